@@ -1,0 +1,5 @@
+"""``python -m ikno``."""
+
+from ikno.cli import main
+
+main()

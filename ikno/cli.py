@@ -1,0 +1,86 @@
+"""The command line. Everything heavy is imported inside the commands."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ikno import __version__
+from ikno.errors import UserError
+
+app = typer.Typer(
+    help="Learn the solution operators of partial differential equations on arbitrary point clouds.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, for instance grid_size=32 d_model=64.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if version:
+        print(f"ikno {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def models(
+    overrides: Overrides = None,
+    dim: Annotated[int, typer.Option(min=1, max=3, help="Dimension of space.")] = 2,
+    in_channels: Annotated[int, typer.Option(min=0, help="Input channels per point.")] = 1,
+    out_channels: Annotated[int, typer.Option(min=1, help="Output channels per point.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """List the models with their number of parameters."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.models import MODELS, build
+
+    settings = parse_overrides(overrides or [])
+    rows = []
+    for name, variant in MODELS.items():
+        model = build(name, in_channels=in_channels, out_channels=out_channels, dim=dim, **settings)
+        size = sum(p.numel() for p in model.parameters())
+        rows.append({"model": name, "parameters": size, "summary": variant.summary})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("model", "parameters", "summary", box=None)
+    for row in rows:
+        table.add_row(row["model"], f"{row['parameters']:,}", row["summary"])
+    Console().print(table)
+
+
+def parse_overrides(items: list[str]) -> dict[str, Any]:
+    """Return ``key=value`` strings as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
+    values: dict[str, Any] = {}
+    for item in items:
+        key, separator, text = item.partition("=")
+        if not separator or not key:
+            raise UserError(f"{item!r} is not a setting; write key=value, for instance grid_size=32")
+        try:
+            values[key] = json.loads(text)
+        except json.JSONDecodeError:
+            values[key] = text
+    return values
+
+
+def main() -> None:
+    """Run the command line; a UserError is one line on standard error and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,232 @@
+"""Sums between scattered points and the latent grid, K_GP V and K_PG V', for several kernels at once.
+
+Two forms with the same four steps, neither of which stores anything of size points x grid:
+
+``Dense`` forms the kernel matrix in chunks of points, and again in the backward pass. It is the oracle.
+
+``Local`` uses that every axis kernel is smooth inside one grid cell. The values of a point are spread with polynomial
+weights onto the interpolation nodes of its cell; since the weights depend on geometry alone, one pass serves all
+kernels, and the kernel parameters enter only through small per-axis tables between nodes and grid points:
+K_GP ~= (T_1 (x) ... (x) T_d) W^T with T_j = k_j(grid, nodes) and W sparse. See docs/design.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ikno.linalg.geometry import Cells, Cloud, Grid
+from ikno.linalg.interpolation import lobatto
+from ikno.linalg.kronecker import kron_apply
+from ikno.linalg.spreading import interpolation_weights, sample_nodes, spread_nodes
+
+Values = Float[Tensor, "batch points width"]
+OnGrid = Float[Tensor, "batch *grid width"]
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """What a contraction needs of a kernel."""
+
+    def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
+        """Return k(x, y) for all points x and grid points y."""
+        ...
+
+    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+        """Return k_j(x, y) along one axis; only asked of kernels that are products over the axes."""
+        ...
+
+    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
+        """Return the nodes per cell and axis that meet the tolerance, None if no product or too many."""
+        ...
+
+
+class Contraction(ABC):
+    """Points to grid is ``collect(spread(values, cloud))``, grid to points ``sample(expand(grids), cloud)``.
+
+    ``spread`` may be summed over parts of a cloud before ``collect``, and what ``expand`` returns serves any number of
+    clouds: so memory stays bounded for clouds of any size. Grids are one tensor per kernel.
+    """
+
+    @abstractmethod
+    def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]: ...
+
+    @abstractmethod
+    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]: ...
+
+
+@dataclass(frozen=True)
+class Dense(Contraction):
+    """Kernel matrices in chunks of points, at most ``chunk`` entries at a time."""
+
+    kernels: Sequence[Kernel]
+    grid: Grid
+    chunk: int = 1 << 22
+
+    def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
+        totals = [values.new_zeros(values.shape[0], self.grid.count, values.shape[2]) for _ in self.kernels]
+        for points, part in self._parts(cloud, values):
+            for q, kernel in enumerate(self.kernels):
+                totals[q] = totals[q] + _recomputed(_to_grid, kernel, points, self.grid, part)
+        return tuple(totals)
+
+    def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
+        return tuple(g.view(g.shape[0], *self.grid.size, g.shape[2]) for g in spread)
+
+    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]:
+        return tuple(g.flatten(1, -2) for g in grids)
+
+    def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
+        parts: list[list[Tensor]] = [[] for _ in self.kernels]
+        for points, _ in self._parts(cloud, cloud.points):
+            for q, kernel in enumerate(self.kernels):
+                parts[q].append(_recomputed(_to_points, kernel, points, self.grid, expanded[q]))
+        return tuple(torch.cat(p, 1) for p in parts)
+
+    def _parts(self, cloud: Cloud, values: Tensor):
+        size = max(self.chunk // (self.grid.count * cloud.points.shape[0]), 1)
+        return zip(cloud.points.split(size, 1), values.split(size, 1), strict=True)
+
+
+def _to_grid(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
+    return torch.matmul(kernel.matrix(points, grid).mT, values)
+
+
+def _to_points(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
+    return torch.matmul(kernel.matrix(points, grid), values)
+
+
+def _recomputed(function, *arguments) -> Tensor:
+    """Call the function without keeping its kernel matrix for the backward pass, which forms it again."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    assert isinstance(result, Tensor)
+    return result
+
+
+@dataclass(frozen=True)
+class Local(Contraction):
+    """Interpolation inside the cells of the grid with ``nodes[j]`` nodes per cell along axis j.
+
+    Where coordinates are differentiated everything runs in float64: slopes of polynomials amplify rounding.
+    """
+
+    kernels: Sequence[Kernel]
+    grid: Grid
+    cells: Cells
+    nodes: tuple[int, ...]
+    slope: bool
+    dtype: torch.dtype
+
+    def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
+        return (spread_nodes(self._working(values), interpolation_weights(cloud, self.nodes), cloud, self.nodes),)
+
+    def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
+        return tuple(self._stored(kron_apply(axes, spread[0])) for axes in self._tables(spread[0]))
+
+    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]:
+        tables = self._tables(self._working(grids[0]))
+        return tuple(kron_apply([t.mT for t in axes], self._working(g)) for axes, g in zip(tables, grids, strict=True))
+
+    def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
+        bases = interpolation_weights(cloud, self.nodes)
+        return tuple(self._stored(sample_nodes(fine, bases, cloud, self.nodes)) for fine in expanded)
+
+    def _working(self, x: Tensor) -> Tensor:
+        return x.double() if self.slope else x
+
+    def _stored(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype)
+
+    def _tables(self, like: Tensor) -> list[list[Float[Tensor, "_ _"]]]:
+        """Return k_j(grid points, nodes) per kernel and axis, formed in float64 since slopes amplify noise."""
+        exact = torch.empty(0, dtype=torch.float64, device=like.device)
+        axes = [(j, self.grid.axis(j, exact), self._node_coordinates(j, exact)) for j in range(self.grid.dim)]
+        return [[k.factor(j, y, x).to(like.dtype) for j, y, x in axes] for k in self.kernels]
+
+    def _node_coordinates(self, axis: int, like: Tensor) -> Float[Tensor, "nodes"]:
+        inside = torch.tensor(lobatto(self.nodes[axis])[:-1], dtype=torch.float64).to(like)
+        cells = torch.arange(self.cells.count[axis] + 1).to(like)[:, None]
+        steps = (cells + inside).flatten()[: self.cells.node_counts(self.nodes)[axis]] + self.cells.first[axis]
+        return self.grid.origin(axis) + self.grid.spacing(axis) * steps
+
+
+def contraction(
+    kernels: Sequence[Kernel],
+    cloud: Cloud,
+    method: str = "auto",
+    tolerance: float = 1e-5,
+    cells: Cells | None = None,
+) -> Contraction:
+    """Return the contraction for a cloud: ``dense``, ``local``, or with ``auto`` the one that costs less.
+
+    ``tolerance`` bounds the error of ``local``, relative to the largest kernel value, for values and all derivatives
+    that the cloud asks for.
+    """
+    grid, cells = cloud.grid, cells or cloud.cells
+    if method not in ("auto", "dense", "local"):
+        raise ValueError(f"the contraction is one of auto, dense, local; found {method!r}")
+    if method == "dense":
+        return Dense(kernels, grid)
+    slope = cloud.points.requires_grad
+    counts = [k.nodes(grid, tolerance, slope) for k in kernels]
+    known = [c for c in counts if c is not None]
+    if cells is None or len(known) < len(counts):
+        if method == "local":
+            reason = (
+                "points lie too far outside the grid"
+                if cells is None
+                else "a kernel is no product or too narrow for the grid"
+            )
+            raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
+        return Dense(kernels, grid)
+    nodes = tuple(max(axis) for axis in zip(*known, strict=True))
+    if method == "local" or _local_cost(cells, grid, nodes, cloud.points.shape[1], len(kernels)) < _dense_cost(
+        grid, cloud.points.shape[1], len(kernels)
+    ):
+        return Local(kernels, grid, cells, nodes, slope, cloud.points.dtype)
+    return Dense(kernels, grid)
+
+
+def _dense_cost(grid: Grid, points: int, kernels: int) -> float:
+    """Return the multiplications per sample and channel of the dense form."""
+    return float(kernels * grid.count * points)
+
+
+def _local_cost(cells: Cells, grid: Grid, nodes: tuple[int, ...], points: int, kernels: int) -> float:
+    """Return the same for the local form, with the measured prices of its small products in units of a large one's."""
+    sizes = list(cells.node_counts(nodes))
+    tables = 0
+    for j in sorted(range(grid.dim), key=lambda j: grid.size[j] / sizes[j]):
+        tables += grid.size[j] * prod(sizes)
+        sizes[j] = grid.size[j]
+    return 6.0 * prod(nodes) * points + 1.5 * kernels * tables
+
+
+def points_to_grid(
+    values: Values, cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
+) -> tuple[OnGrid, ...]:
+    """Return sum_i k(y, x_i) v_i on the grid for each kernel: K_GP V_P."""
+    form = contraction(kernels, cloud, method, tolerance)
+    return form.collect(form.spread(values, cloud))
+
+
+def grid_to_points(
+    grids: Sequence[OnGrid], cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
+) -> tuple[Values, ...]:
+    """Return sum_y k(x, y) v(y) at the points of the cloud for each kernel and its own grid values: K_PG V_G."""
+    form = contraction(kernels, cloud, method, tolerance)
+    return form.sample(form.expand(grids), cloud)

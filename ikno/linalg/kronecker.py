@@ -1,0 +1,40 @@
+"""Kronecker products by reshape: a matrix on a product grid is a tuple of small factors, one per axis."""
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Factors = Sequence[Float[Tensor, "_ _"]]  # one per axis, of any size
+
+
+def kron_apply(factors: Factors, v: Float[Tensor, "*in_grid width"]) -> Float[Tensor, "*out_grid width"]:
+    """Return ``(K_1 (x) ... (x) K_d) v`` for v of shape [..., cols_1, ..., cols_d, width]; leading axes are a batch.
+
+    One matrix product per axis, none of which moves data: axis j is seen as the middle of [before, cols_j, after].
+    The axes that shrink most go first. Paper: KronK and the complexity paragraph after TPinv.
+    """
+    d = len(factors)
+    columns = tuple(k.shape[1] for k in factors)
+    if v.ndim <= d or tuple(v.shape[-d - 1 : -1]) != columns:
+        raise ValueError(f"the factors act on a grid of shape {columns}, found a tensor of shape {tuple(v.shape)}")
+    first = v.ndim - d - 1
+    for j in sorted(range(d), key=lambda j: factors[j].shape[0] / factors[j].shape[1]):
+        v = _axis_apply(factors[j], v, first + j)
+    return v
+
+
+def _axis_apply(k: Float[Tensor, "rows cols"], v: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
+    shape = v.shape
+    before, after = prod(shape[:axis]), prod(shape[axis + 1 :])
+    k, v = k.to(v.dtype), v.reshape(before, shape[axis], after)
+    y = k @ v[0] if before == 1 else torch.bmm(k.expand(before, *k.shape), v)  # one large product runs on all cores
+    return y.view(*shape[:axis], k.shape[0], *shape[axis + 1 :])
+
+
+def kron_dense(factors: Factors) -> Float[Tensor, "m n"]:
+    """Return the full matrix ``K_1 (x) ... (x) K_d``, for the direct inverse."""
+    return reduce(torch.kron, factors)

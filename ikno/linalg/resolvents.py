@@ -1,0 +1,150 @@
+"""Resolvents on a product grid: functions ``(factors, alpha) -> apply`` with ``apply(v) = K_infinity v``.
+
+Everything that depends on the matrix alone is done once, in float64 and on small matrices; ``apply`` does the rest in
+the precision of ``v``, which has the shape [..., *grid, width].
+"""
+
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
+
+Apply = Callable[[Float[Tensor, "*grid width"]], Float[Tensor, "*grid width"]]
+Resolvent = Callable[[Factors, Float[Tensor, ""] | float], Apply]
+
+
+def vanilla(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
+    """Return ``v -> (I - alpha K_1 (x) ... (x) K_d)^-1 v`` from one symmetric eigendecomposition per axis.
+
+    ``U diag(1 / (1 - alpha l_1 ... l_d)) U^T v``, paper: IKNOVanilla, VanEig, VanDiag. The factors are taken as
+    symmetric: only their symmetric part enters.
+    """
+    alpha = _as_tensor(alpha, factors)
+    with torch.no_grad():
+        pairs = [torch.linalg.eigh((k.double() + k.double().mT) / 2) for k in factors]
+        values = reduce(lambda a, b: a[..., None] * b, [p.eigenvalues for p in pairs])
+        gap = 1 - alpha.double() * values
+        _check_regular(gap.abs().min(), gap.abs().max(), factors[0].dtype)
+    vectors = [p.eigenvectors for p in pairs]
+
+    def solve(v: Float[Tensor, "*grid width"]) -> Float[Tensor, "*grid width"]:
+        coefficients = kron_apply([u.mT for u in vectors], v) / gap.to(v.dtype)[..., None]
+        return kron_apply(vectors, coefficients)
+
+    return lambda v: _SymmetricSolve.apply(v, alpha, solve, *factors)  # pyright: ignore[reportReturnType]
+
+
+class _SymmetricSolve(torch.autograd.Function):
+    """Y = (I - alpha K)^-1 V as a linear solve with its own backward, so that eigenvectors are never differentiated.
+
+    With W = (I - alpha K)^-1 dY: dV = W, d(alpha) = <W, K Y>, and dK_j = alpha W (Y seen through the other factors),
+    symmetrized because ``solve`` reads the symmetric part of each factor.
+    """
+
+    @staticmethod
+    def forward(ctx, v, alpha, solve, *factors):
+        y = solve(v)
+        ctx.solve = solve
+        ctx.save_for_backward(y, alpha, *factors)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        (dy,) = grads
+        y, alpha, *factors = ctx.saved_tensors
+        w = ctx.solve(dy)
+        symmetric = [((k + k.mT) / 2).to(y.dtype) for k in factors]
+        d = len(factors)
+        need_alpha, need_factors = ctx.needs_input_grad[1], ctx.needs_input_grad[3:]
+        dalpha = (w * kron_apply(symmetric, y)).sum().to(alpha.dtype) if need_alpha else None
+        dfactors: list[Tensor | None] = []
+        for j, needed in enumerate(need_factors):
+            if not needed:
+                dfactors.append(None)
+                continue
+            others = [
+                torch.eye(k.shape[0], dtype=k.dtype, device=k.device) if i == j else k for i, k in enumerate(symmetric)
+            ]
+            z = kron_apply(others, y) if d > 1 else y
+            axis = y.ndim - 1 - d + j
+            dk = alpha.to(y.dtype) * w.movedim(axis, 0).flatten(1) @ z.movedim(axis, 0).flatten(1).mT
+            dfactors.append(((dk + dk.mT) / 2).to(factors[j].dtype))
+        return w if ctx.needs_input_grad[0] else None, dalpha, None, *dfactors
+
+
+def tensor_product(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
+    """Return ``v -> (I - alpha K_1)^-1 (x) ... (x) (I - alpha K_d)^-1 v`` from one small inverse per axis.
+
+    Paper: IKNOTP, TPinv.
+    """
+    alpha = _as_tensor(alpha, factors)
+    inverses = [_inverse(k, alpha) for k in factors]
+    return lambda v: kron_apply(inverses, v)
+
+
+def truncated(factors: Factors, alpha: Float[Tensor, ""] | float, order: int = 1) -> Apply:
+    """Return ``v -> (I + alpha K + ... + alpha^order K^order) v`` by Horner's rule. Paper: R_p, Fapp, FOKernel."""
+    if order < 0:
+        raise ValueError(f"the order of a truncated series is at least 0, found {order}")
+    alpha = _as_tensor(alpha, factors)
+
+    def apply(v: Float[Tensor, "*grid width"]) -> Float[Tensor, "*grid width"]:
+        y = v
+        for _ in range(order):
+            y = v + alpha.to(v.dtype) * kron_apply(factors, y)
+        return y
+
+    return apply
+
+
+def dense(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
+    """Return ``v -> (I - alpha K)^-1 v`` with the M x M inverse formed explicitly. Paper: IKNO (direct inverse)."""
+    alpha = _as_tensor(alpha, factors)
+    inverse = _inverse(kron_dense(factors), alpha)
+    d = len(factors)
+
+    def apply(v: Float[Tensor, "*grid width"]) -> Float[Tensor, "*grid width"]:
+        flat = v.flatten(-d - 1, -2)
+        return kron_apply([inverse], flat).view(v.shape)
+
+    return apply
+
+
+RESOLVENTS: dict[str, Callable[..., Apply]] = {
+    "vanilla": vanilla,
+    "tensor_product": tensor_product,
+    "truncated": truncated,
+    "dense": dense,
+}
+
+
+def _inverse(k: Float[Tensor, "n n"], alpha: Float[Tensor, ""]) -> Float[Tensor, "n n"]:
+    """Return (I - alpha K)^-1 in float64; autograd's own backward of an inverse is exact and needs no eigenvectors."""
+    matrix = torch.eye(k.shape[0], dtype=torch.float64, device=k.device) - alpha.double() * k.double()
+    inverse, _ = torch.linalg.inv_ex(matrix)
+    with torch.no_grad():
+        smallest = 1 / torch.linalg.matrix_norm(inverse)  # at most the smallest |1 - alpha lambda|
+        _check_regular(smallest, torch.linalg.matrix_norm(matrix), k.dtype)
+    return inverse
+
+
+def _check_regular(smallest: Float[Tensor, ""], largest: Float[Tensor, ""], dtype: torch.dtype) -> None:
+    """Raise where I - alpha K is singular to working precision: a resolvent there is noise or infinity."""
+    limit = 16 * max(torch.finfo(dtype).eps, torch.finfo(torch.float64).eps * float(largest))
+    if not float(smallest) > limit:
+        raise ValueError(
+            f"the resolvent (I - alpha K)^-1 is singular: the smallest |1 - alpha lambda| is {float(smallest):.1e}, "
+            f"below {limit:.1e}; use a negative alpha, or another positive one"
+        )
+
+
+def _as_tensor(alpha: Float[Tensor, ""] | float, factors: Factors) -> Float[Tensor, ""]:
+    return torch.as_tensor(
+        alpha, dtype=None if isinstance(alpha, Tensor) else factors[0].dtype, device=factors[0].device
+    )

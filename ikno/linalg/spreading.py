@@ -1,0 +1,153 @@
+"""Interpolation weights applied: point values onto the nodes of their cells (spread) and back (sample).
+
+Both are faces of one trilinear form in point values, node values and weights, so each is the other's gradient. Blocks
+of points in one cell make small matrix products; temporaries are bounded by working on a few blocks at a time.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ikno.linalg.geometry import Cloud
+from ikno.linalg.interpolation import lagrange
+
+Bases = tuple[Float[Tensor, "slots _"], ...]
+
+
+def interpolation_weights(cloud: Cloud, nodes: tuple[int, ...]) -> Bases:
+    """Return the weights of every slot on the nodes of its cell along each axis, its share included in the first.
+
+    In float64 where the coordinates are differentiated.
+    """
+    blocks = cloud.blocks
+    bases = []
+    for j, m in enumerate(nodes):
+        cell = blocks.cell[:, 1 + j].repeat_interleave(blocks.size)
+        bases.append(lagrange(cloud.offsets(j, blocks.source, cell), m))
+    return bases[0] * blocks.share[:, None], *bases[1:]
+
+
+def spread_nodes(
+    values: Float[Tensor, "batch points width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
+) -> Float[Tensor, "batch *nodes width"]:
+    """Return sum_i w_i(node) v_i on all interpolation nodes of the cloud's range of cells."""
+    return _Spread.apply(values, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
+
+
+def sample_nodes(
+    fine: Float[Tensor, "batch *nodes width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
+) -> Float[Tensor, "batch points width"]:
+    """Return sum_node w_i(node) f(node) at every point; zero where the cloud is masked."""
+    return _Sample.apply(fine, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, cloud, nodes, *bases):
+        ctx.cloud, ctx.nodes = cloud, nodes
+        ctx.save_for_backward(values if any(b.requires_grad for b in bases) else None, *bases)
+        return _spread(values, bases, cloud, nodes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        values, *bases = ctx.saved_tensors
+        dvalues = _sample(grads[0], bases, ctx.cloud, ctx.nodes) if ctx.needs_input_grad[0] else None
+        dbases = [None] * len(bases) if values is None else _weights(values, grads[0], bases, ctx.cloud, ctx.nodes)
+        return dvalues, None, None, *dbases
+
+
+class _Sample(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, fine, cloud, nodes, *bases):
+        ctx.cloud, ctx.nodes = cloud, nodes
+        ctx.save_for_backward(fine if any(b.requires_grad for b in bases) else None, *bases)
+        return _sample(fine, bases, cloud, nodes)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        fine, *bases = ctx.saved_tensors
+        dfine = _spread(grads[0], bases, ctx.cloud, ctx.nodes) if ctx.needs_input_grad[0] else None
+        dbases = [None] * len(bases) if fine is None else _weights(grads[0], fine, bases, ctx.cloud, ctx.nodes)
+        return dfine, None, None, *dbases
+
+
+def _spread(values: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
+    assert cloud.cells is not None
+    batch, _, width = values.shape
+    fine = values.new_zeros(batch, *cloud.cells.node_counts(nodes), width)
+    rows, targets = _flat(values, cloud), _flat(fine, cloud)
+    for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
+        for v, f in zip(rows, targets, strict=True):
+            block = v.index_select(0, source).view(*weights.shape[:2], width)
+            f.index_add_(0, index, torch.bmm(weights.mT, block).view(-1, width))
+    return fine
+
+
+def _sample(fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
+    batch, width = fine.shape[0], fine.shape[-1]
+    values = fine.new_zeros(batch, cloud.points.shape[1], width)
+    rows, targets = _flat(values, cloud), _flat(fine, cloud)
+    for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
+        for v, f in zip(rows, targets, strict=True):
+            cell = f.index_select(0, index).view(weights.shape[0], -1, width)
+            v.index_add_(0, source, torch.bmm(weights, cell).view(-1, width))
+    return values
+
+
+def _weights(values: Tensor, fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> list[Tensor]:
+    """Return the gradient in the weights: <v_i, f(node)> contracted with the weights of the other axes."""
+    width = values.shape[-1]
+    grads = [torch.zeros_like(b) for b in bases]
+    rows, targets = _flat(values, cloud), _flat(fine, cloud)
+    d = len(nodes)
+    letters = "ijk"[:d]
+    for source, index, weights, slots in _chunks(bases, cloud, nodes, width):
+        products = torch.zeros_like(weights)
+        for v, f in zip(rows, targets, strict=True):
+            block = v.index_select(0, source).view(*weights.shape[:2], width)
+            products.baddbmm_(block, f.index_select(0, index).view(weights.shape[0], -1, width).mT)
+        products = products.view(-1, *nodes)
+        for j in range(d):
+            others = [k for k in range(d) if k != j]
+            terms = "".join(f",s{letters[k]}" for k in others)
+            grads[j][slots] = torch.einsum(
+                f"s{letters}{terms}->s{letters[j]}", products, *(bases[k][slots] for k in others)
+            )
+    return grads
+
+
+def _flat(x: Tensor, cloud: Cloud) -> list[Tensor]:
+    """Return [rows, width] views: one per sample if they share a cloud, else one for the whole batch."""
+    x = x.reshape(x.shape[0], -1, x.shape[-1])
+    return list(x) if cloud.points.shape[0] == 1 else [x.view(-1, x.shape[-1])]
+
+
+def _chunks(
+    bases, cloud: Cloud, nodes: tuple[int, ...], width: int
+) -> Iterator[tuple[Int[Tensor, "slots"], Int[Tensor, "targets"], Float[Tensor, "blocks size nodes"], slice]]:
+    """Yield a few blocks at a time: their points, their nodes, the weights between both and the slots they cover."""
+    assert cloud.cells is not None
+    blocks, sizes = cloud.blocks, cloud.cells.node_counts(nodes)
+    device = blocks.source.device
+    corner = blocks.cell[:, 0]
+    local = torch.zeros(1, dtype=torch.long, device=device)
+    for j, (m, n) in enumerate(zip(nodes, sizes, strict=True)):
+        corner = corner * n + blocks.cell[:, 1 + j] * (m - 1)
+        local = (local[:, None] * n + torch.arange(m, device=device)).flatten()
+    # Small enough to stay in a processor's cache, large enough to keep an accelerator busy.
+    floats = 1 << 21 if device.type == "cpu" else 1 << 26
+    step = max(floats // ((blocks.size + prod(nodes)) * width), 1)
+    for start in range(0, len(corner), step):
+        stop = min(start + step, len(corner))
+        slots = slice(start * blocks.size, stop * blocks.size)
+        weights = bases[0][slots]
+        for b in bases[1:]:
+            weights = (weights[:, :, None] * b[slots][:, None, :]).flatten(1)
+        index = (corner[start:stop, None] + local).flatten()
+        yield blocks.source[slots], index, weights.view(stop - start, blocks.size, -1), slots

@@ -1,0 +1,79 @@
+"""Models: modules called as ``model(features, points, queries=None, weights=None, mask=None)``.
+
+model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=24)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ikno.config import Settings, parse, suggest
+from ikno.errors import UserError
+from ikno.models.ikno import IKNO, IKNOSettings
+from ikno.models.kernels import BaseKernel, LinearWindow
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model class with its settings and the defaults that make it this variant."""
+
+    summary: str
+    model: type[nn.Module]
+    settings: type[Settings]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _ikno(summary: str, **defaults: Any) -> Variant:
+    return Variant(summary, IKNO, IKNOSettings, defaults)
+
+
+MODELS: dict[str, Variant] = {
+    "ikno-tp": _ikno("infinite order, tensor product of per-axis resolvents", resolvent="tensor_product"),
+    "ikno-vanilla": _ikno("infinite order, resolvent of the full kernel by eigendecomposition", resolvent="vanilla"),
+    "ikno-finite": _ikno(
+        "finite order in encoder and decoder, fixed linear window (preliminary study)",
+        resolvent="truncated",
+        kernel="linear_window",
+        num_kernels=1,
+        kernel_alpha=(-0.15,),
+    ),
+    "ikno-first-order": _ikno(
+        "ablation: encoder cut at first order, infinite-order decoder",
+        resolvent="truncated",
+        order=1,
+        decoder_resolvent="tensor_product",
+    ),
+    "ikno-cross-attention": _ikno(
+        "ablation: cross-attention encoder, infinite-order decoder",
+        encoder="cross_attention",
+        resolvent="tensor_product",
+    ),
+    "ikno-dense": _ikno("ablation: direct inverse of the full M x M matrix", resolvent="dense"),
+}
+
+
+def build(
+    name: str, *, in_channels: int, out_channels: int, dim: int, seed: int | None = None, **settings: Any
+) -> nn.Module:
+    """Return a new model from the registry; with a seed its initial weights depend on nothing else.
+
+    ``settings`` override the variant's defaults, by the names of the paper's parameter table.
+    """
+    if name not in MODELS:
+        raise UserError(f"model: no model named {name!r}; {suggest(name, MODELS)}")
+    for label, value in (("in_channels", in_channels), ("out_channels", out_channels), ("dim", dim)):
+        if value < (0 if label == "in_channels" else 1):
+            raise ValueError(f"{label} is too small, found {value}")
+    variant = MODELS[name]
+    values = parse(variant.settings, {**variant.defaults, **settings}, "model")
+    if seed is None:
+        return variant.model(in_channels, out_channels, dim, values)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return variant.model(in_channels, out_channels, dim, values)
+
+
+__all__ = ["IKNO", "MODELS", "BaseKernel", "IKNOSettings", "LinearWindow", "Variant", "build"]

@@ -1,0 +1,265 @@
+"""IKNO: tokens on a cloud -> latent grid -> transformer -> any query points, all through infinite-order kernels.
+
+V_G  = K_inf K_GP V_P,   V'_G = TransformerEncoder(V_G),   u(x) = MLP_head(k(x)^T K_inf V'_G)
+"""
+
+from functools import partial
+from math import prod
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from ikno.config import Settings
+from ikno.errors import UserError
+from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, contraction, locate
+from ikno.linalg.weights import density_weights
+from ikno.models.kernels import BaseKernel, LinearWindow
+from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, recompute
+
+# The transformer sees every latent point as a token: more than this is a slip of the hand, not a model.
+MAX_GRID = 1_000_000
+
+ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
+
+
+class IKNOSettings(Settings):
+    """The paper's parameter table (first block) and what the paper leaves open (second block)."""
+
+    d_model: PositiveInt = 256
+    num_heads: PositiveInt = 8
+    num_layers: Annotated[int, Field(ge=0)] = 12
+    ff_mult: PositiveInt = 4
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    nerf_frequencies: Annotated[int, Field(ge=0)] = 1
+    nerf_include_input: bool = True
+    nerf_log_sampling: bool = True
+    nerf_scale: PositiveFloat = 1.0
+    grid_size: PositiveInt | tuple[PositiveInt, ...] = 24
+    grid_min: float | tuple[float, ...] = -1.0
+    grid_max: float | tuple[float, ...] = 1.0
+    num_kernels: PositiveInt = 3
+    kernel_alpha: tuple[float, ...] = (-1.0, -1.0, -1.0)
+    kernel_alpha_grad: bool = True
+    init_scales_l1: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)
+    init_scales_l2: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)
+    scales_grad: bool = True
+
+    kernel: Literal["base", "linear_window"] = "base"
+    window_radius: PositiveFloat = 0.2
+    alpha_sign: Literal["keep", "free"] = "keep"
+    encoder: Literal["kernel", "cross_attention"] = "kernel"
+    resolvent: ResolventName = "tensor_product"
+    decoder_resolvent: ResolventName | None = None
+    order: Annotated[int, Field(ge=0)] = 1
+    normalize_branches: bool = True
+    point_weights: Literal["uniform", "density", "sum"] = "uniform"
+    contraction: Literal["auto", "dense", "local"] = "auto"
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    checkpointing: bool = False
+    point_chunk: PositiveInt = 65536
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "IKNOSettings":
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
+        if not self.nerf_include_input and self.nerf_frequencies == 0:
+            raise ValueError("nerf_include_input=False needs nerf_frequencies of at least 1: no coordinates are left")
+        for name, value in (("kernel_alpha", -1.0), ("init_scales_l1", 2.0), ("init_scales_l2", 2.0)):
+            if name not in self.model_fields_set:
+                filled = (value,) * self.num_kernels if value < 0 else tuple(value**q for q in range(self.num_kernels))
+                object.__setattr__(self, name, filled)
+            elif len(getattr(self, name)) != self.num_kernels:
+                raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")
+        if self.alpha_sign == "keep" and 0 in self.kernel_alpha:
+            raise ValueError("an alpha of 0 has no sign to keep; use a nonzero kernel_alpha or alpha_sign='free'")
+        return self
+
+    def grid(self, dim: int) -> Grid:
+        """Return the latent grid in ``dim`` dimensions; single numbers serve all axes."""
+        axes = {}
+        for name in ("grid_size", "grid_min", "grid_max"):
+            value = getattr(self, name)
+            axes[name] = value if isinstance(value, tuple) else (value,) * dim
+            if len(axes[name]) != dim:
+                raise UserError(f"model.{name}: one value or one for each of the {dim} axes is needed, found {value}")
+        if prod(axes["grid_size"]) > MAX_GRID:
+            raise UserError(f"model.grid_size: at most {MAX_GRID:,} latent points, found {prod(axes['grid_size']):,}")
+        if any(a >= b for a, b in zip(axes["grid_min"], axes["grid_max"], strict=True)):
+            raise UserError(f"model.grid_min: must lie below grid_max, found {self.grid_min} and {self.grid_max}")
+        return Grid(*axes.values())
+
+
+class IKNO(nn.Module):
+    """Infinite-order kernel neural operator, and through its settings the finite and ablated relatives in the paper.
+
+    Called as ``model(features, points, queries)`` in coordinates of the latent grid's box; values at points outside the
+    box are defined too. ``encode`` and ``decode`` are its two halves.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, dim: int, settings: IKNOSettings | None = None) -> None:
+        super().__init__()
+        s = self.settings = settings or IKNOSettings()
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
+        self.grid = s.grid(dim)
+        width = s.d_model
+        self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
+        self.embedding = MLP(self.nerf.width(dim) + in_channels, width, width)
+        self.kernels = nn.ModuleList(_kernels(s, dim))
+        branches = len(self.kernels) * width
+        self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
+        self.encoder_fusion = _fusion(branches if self.attention is None else width, width, s.normalize_branches)
+        self.transformer = Transformer(width, s.num_heads, s.num_layers, s.ff_mult, s.dropout, s.checkpointing)
+        self.decoder_fusion = _fusion(branches, width, s.normalize_branches)
+        self.head = MLP(width, width, out_channels)
+
+    def forward(
+        self,
+        features: Float[Tensor, "batch points channels"],
+        points: Float[Tensor, "#batch points dim"] | Cloud,
+        queries: Float[Tensor, "#batch queries dim"] | Cloud | None = None,
+        weights: Float[Tensor, "#batch points"] | None = None,
+        mask: Bool[Tensor, "#batch points"] | None = None,
+    ) -> Float[Tensor, "batch queries out_channels"]:
+        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        cloud = self.locate(points, mask)
+        state = self.encode(features, cloud, weights, mask)
+        values = self.decode(state, cloud if queries is None else queries)
+        return values if queries is not None or mask is None else values * mask[..., None]
+
+    def locate(
+        self, points: Float[Tensor, "clouds points dim"] | Cloud, mask: Bool[Tensor, "_ points"] | None = None
+    ) -> Cloud:
+        """Return the points sorted into the cells of the latent grid: worth keeping if the same cloud comes again."""
+        if isinstance(points, Cloud):
+            return points
+        own = mask is not None and mask.shape[0] == points.shape[0]
+        return locate(points.to(self._dtype), self.grid, mask if own else None)
+
+    def encode(
+        self,
+        features: Float[Tensor, "batch points channels"],
+        points: Float[Tensor, "#batch points dim"] | Cloud,
+        weights: Float[Tensor, "#batch points"] | None = None,
+        mask: Bool[Tensor, "#batch points"] | None = None,
+    ) -> Float[Tensor, "batch *grid width"]:
+        """Return the processed latent grid V'_G, all that is needed to decode at any number of query points.
+
+        ``weights`` are quadrature weights of the points in any unit (cell volumes, for instance); they are scaled to
+        sum to the number of grid points, so that refining a cloud leaves the sums unchanged.
+        """
+        cloud = self.locate(points, mask)
+        self._check(features, cloud)
+        if mask is not None:
+            features = features.masked_fill(~mask[..., None], 0)
+        weights = self._weights(cloud, weights, mask)
+        latent = self._to_latent(features, cloud, weights, mask)
+        tokens = self.transformer(latent.flatten(1, -2))
+        return tokens.view(latent.shape)
+
+    def decode(
+        self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
+    ) -> Float[Tensor, "batch queries out_channels"]:
+        """Return the values at the queries, ``point_chunk`` of them at a time."""
+        cloud = self.locate(queries)
+        form = self._contraction(cloud)
+        with torch.autocast(state.device.type, enabled=False):
+            expanded = form.expand(self._resolve(state.to(self._dtype), self.settings.decoder_resolvent))
+        read = partial(self._read, form, expanded)
+        return torch.cat([self._chunked(read, part) for part in cloud.split(self.settings.point_chunk)], 1)
+
+    def _to_latent(self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the fused latent features V_G before the transformer."""
+        if self.attention is not None:
+            tokens = self._tokens(features, cloud)
+            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), weights, mask)
+            return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
+        form = self._contraction(cloud)
+        size = self.settings.point_chunk
+        total: tuple[Tensor, ...] = ()
+        for part, f, w in zip(cloud.split(size), features.split(size, 1), weights.split(size, 1), strict=True):
+            spread = self._chunked(partial(self._spread, form), f, part, w)
+            total = tuple(a + b for a, b in zip(total, spread, strict=True)) if total else spread
+        with torch.autocast(features.device.type, enabled=False):
+            branches = form.collect(total)
+            resolved = self._resolve(branches, self.settings.resolvent)
+        return self.encoder_fusion(torch.cat(resolved, -1))
+
+    def _tokens(self, features: Tensor, cloud: Cloud) -> Tensor:
+        """Return v(x) = MLP(psi(x), a(x))."""
+        psi = self.nerf(cloud.points).expand(features.shape[0], -1, -1)
+        return self.embedding(torch.cat([psi, features.to(psi.dtype)], -1))
+
+    def _spread(self, form: Contraction, features: Tensor, cloud: Cloud, weights: Tensor) -> tuple[Tensor, ...]:
+        tokens = self._tokens(features, cloud)
+        with torch.autocast(tokens.device.type, enabled=False):
+            return form.spread(tokens.to(self._dtype) * weights[..., None], cloud)
+
+    def _read(self, form: Contraction, expanded: tuple[Tensor, ...], cloud: Cloud) -> Tensor:
+        with torch.autocast(expanded[0].device.type, enabled=False):
+            branches = form.sample(expanded, cloud)
+        return self.head(self.decoder_fusion(torch.cat(branches, -1)))
+
+    def _chunked(self, function, *arguments):
+        return (
+            recompute(function, *arguments)
+            if self.settings.checkpointing and torch.is_grad_enabled()
+            else function(*arguments)
+        )
+
+    def _contraction(self, cloud: Cloud) -> Contraction:
+        return contraction(self._branches, cloud, self.settings.contraction, self.settings.tolerance)
+
+    def _resolve(self, values, name: ResolventName | None) -> tuple[Tensor, ...]:
+        """Apply each branch's resolvent to its own grid values, or to the one grid that all branches share."""
+        name = name or self.settings.resolvent
+        resolvent = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
+        resolved = []
+        for q, kernel in enumerate(self._branches):
+            v = values[q] if isinstance(values, tuple) else values
+            factors = kernel.factors(self.grid)
+            by_factor = v.reshape(v.shape[0], *(k.shape[0] for k in factors), v.shape[-1])
+            resolved.append(resolvent(factors, kernel.alpha)(by_factor).view(v.shape))
+        return tuple(resolved)
+
+    def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds points"]:
+        """Return the weights of the sum over points: they sum to the number M of grid points, except for ``sum``."""
+        rule = self.settings.point_weights
+        if weights is None:
+            weights = density_weights(cloud) if rule == "density" else torch.ones_like(cloud.points[..., 0])
+        else:
+            weights = weights.to(self._dtype)
+        if mask is not None:
+            weights = weights * mask
+        if rule == "sum":
+            return weights
+        return weights * (self.grid.count / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny))
+
+    def _check(self, features: Tensor, cloud: Cloud) -> None:
+        if features.shape[2] != self.in_channels:
+            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+        if features.shape[1] != cloud.shape[1] or cloud.shape[0] not in (1, features.shape[0]):
+            raise ValueError(f"features {tuple(features.shape)} and points {tuple(cloud.shape)} do not belong together")
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def _branches(self) -> list[BaseKernel | LinearWindow]:
+        return [k for k in self.kernels if isinstance(k, BaseKernel | LinearWindow)]
+
+
+def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
+    if s.kernel == "linear_window":
+        return [LinearWindow(s.window_radius, alpha) for alpha in s.kernel_alpha]
+    parameters = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
+    options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
+    return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
+
+
+def _fusion(inputs: int, width: int, normalize: bool) -> nn.Module:
+    mlp = MLP(inputs, width, width)
+    return nn.Sequential(nn.LayerNorm(inputs), mlp) if normalize else mlp

@@ -1,0 +1,150 @@
+"""The learnable base kernel of the paper and the fixed linear window of its finite-order study."""
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ikno.linalg import Grid, nodes_needed
+
+
+class BaseKernel(nn.Module):
+    """One branch of the multi-scale kernel, a product over the axes j of
+
+        k_j(x, y) = c_j (exp(-(beta_j (x - y))^2) + exp(-gamma_j |x - y|)),
+
+    with its decay coefficient alpha. Paper: section on the learnable multi-scale base kernel, ProdKernel.
+
+    c, beta and gamma are kept positive by a softplus. alpha keeps the sign it starts with the same way, or is free; a
+    negative alpha keeps I - alpha K positive definite.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        alpha: float = -1.0,
+        scale_l1: float = 1.0,
+        scale_l2: float = 1.0,
+        amplitude: float = 1.0,
+        alpha_grad: bool = True,
+        scales_grad: bool = True,
+        alpha_sign: Literal["keep", "free"] = "keep",
+    ) -> None:
+        super().__init__()
+        if alpha_sign == "keep" and alpha == 0:
+            raise ValueError("an alpha of 0 has no sign to keep; use a nonzero kernel_alpha or alpha_sign='free'")
+        self.dim = dim
+        self.sign = 0 if alpha_sign == "free" else int(math.copysign(1, alpha))
+        self.raw_alpha = nn.Parameter(
+            torch.tensor(alpha if self.sign == 0 else _softplus_inverse(abs(alpha))), alpha_grad
+        )
+        self.raw_c = nn.Parameter(torch.full((dim,), _softplus_inverse(amplitude)), scales_grad)
+        self.raw_beta = nn.Parameter(torch.full((dim,), _softplus_inverse(scale_l2)), scales_grad)
+        self.raw_gamma = nn.Parameter(torch.full((dim,), _softplus_inverse(scale_l1)), scales_grad)
+
+    @property
+    def alpha(self) -> Float[Tensor, ""]:
+        """The decay coefficient, weight of one more order of propagation."""
+        return self.raw_alpha if self.sign == 0 else self.sign * nn.functional.softplus(self.raw_alpha)
+
+    @property
+    def c(self) -> Float[Tensor, "dim"]:
+        """The amplitude along each axis."""
+        return nn.functional.softplus(self.raw_c)
+
+    @property
+    def beta(self) -> Float[Tensor, "dim"]:
+        """The scale of the Gaussian along each axis."""
+        return nn.functional.softplus(self.raw_beta)
+
+    @property
+    def gamma(self) -> Float[Tensor, "dim"]:
+        """The scale of the Laplace kernel along each axis."""
+        return nn.functional.softplus(self.raw_gamma)
+
+    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+        """Return k_j(x, y) along one axis."""
+        distance = x[..., None] - y
+        c, beta, gamma = (p[axis].to(distance.dtype) for p in (self.c, self.beta, self.gamma))
+        return c * (torch.exp(-((beta * distance) ** 2)) + torch.exp(-gamma * distance.abs()))
+
+    def factors(self, grid: Grid) -> list[Float[Tensor, "_ _"]]:
+        """Return the Kronecker factors of the Gram matrix on the grid, in float64. Paper: KronK."""
+        axes = [grid.axis(j, self.raw_c.detach().double()) for j in range(self.dim)]
+        return [self.factor(j, y, y) for j, y in enumerate(axes)]
+
+    def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
+        """Return k(x, y) for all points x and grid points y."""
+        product = self.factor(0, points[..., 0], grid.axis(0, points))
+        for j in range(1, self.dim):
+            product = (product[..., None] * self.factor(j, points[..., j], grid.axis(j, points))[..., None, :]).flatten(
+                -2
+            )
+        return product
+
+    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
+        """Return the interpolation nodes per cell that meet the tolerance along each axis, None if too many."""
+        counts = []
+        beta, gamma = self.beta.tolist(), self.gamma.tolist()
+        for j in range(self.dim):
+            width = grid.spacing(j)
+            counts.append(_nodes("gaussian", _rounded_up(beta[j] * width), tolerance / self.dim, slope))
+            counts.append(_nodes("laplace", _rounded_up(gamma[j] * width), tolerance / self.dim, slope))
+        if any(m is None for m in counts):
+            return None
+        return tuple(max(counts[2 * j], counts[2 * j + 1]) for j in range(self.dim))
+
+
+@lru_cache(maxsize=4096)
+def _nodes(shape: Literal["gaussian", "laplace"], scale: float, tolerance: float, slope: bool) -> int | None:
+    """Return the nodes that a profile with the given scale per cell needs."""
+    if shape == "gaussian":
+        return nodes_needed(lambda u: torch.exp(-((scale * u) ** 2)), 4 / scale, tolerance, slope)
+    return nodes_needed(lambda u: torch.exp(-scale * u), 4 / scale, tolerance, slope)
+
+
+def _rounded_up(scale: float) -> float:
+    """Return the next power of 2^(1/16), so that a slowly learned scale is looked up, not analyzed, at most steps."""
+    return 2.0 ** (math.ceil(16 * math.log2(max(scale, 1e-12))) / 16)
+
+
+def _softplus_inverse(value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"kernel scales and amplitudes are positive, found {value}")
+    return value + math.log(-math.expm1(-value))
+
+
+class LinearWindow(nn.Module):
+    """The fixed kernel k(x, y) = max(1 - |x - y| / radius, 0) with a fixed alpha. Paper: preliminary study.
+
+    It depends on the distance in space, so it is no product over the axes: its Gram matrix is a single factor on the
+    flattened grid.
+    """
+
+    def __init__(self, radius: float = 0.2, alpha: float = -0.15) -> None:
+        super().__init__()
+        if not radius > 0:
+            raise ValueError(f"the radius of the linear window is positive, found {radius}")
+        self.radius = radius
+        self.alpha: Tensor
+        self.register_buffer("alpha", torch.tensor(alpha))
+
+    def factors(self, grid: Grid) -> list[Float[Tensor, "count count"]]:
+        """Return the Gram matrix on the flattened grid as the only factor."""
+        return [self.matrix(grid.points(self.alpha)[None], grid)[0]]
+
+    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+        """Never called: ``nodes`` says that this kernel is no product."""
+        raise ValueError("the linear window is no product of axis kernels")
+
+    def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
+        """Return k(x, y) for all points x and grid points y."""
+        distance = torch.cdist(points, grid.points(points), compute_mode="donot_use_mm_for_euclid_dist")
+        return (1 - distance / self.radius).clamp(min=0)
+
+    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
+        """Return None: no product over the axes."""
+        return None

@@ -1,0 +1,131 @@
+"""The small parts that models share: positional features, perceptrons, transformer blocks."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class NerfFeatures(nn.Module):
+    """psi(x) = (x, cos(f_1 x), sin(f_1 x), ..., cos(f_l x), sin(f_l x)), element by element.
+
+    The frequencies are scale * (1, 2, 4, ..., 2^(l-1)), or as many evenly spaced from scale to scale * 2^(l-1). The
+    paper has l = 1 and scale 1: (x, cos x, sin x).
+    """
+
+    def __init__(
+        self, frequencies: int = 1, include_input: bool = True, log_sampling: bool = True, scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        if log_sampling:
+            values = scale * 2.0 ** torch.arange(frequencies)
+        else:
+            values = scale * torch.linspace(1, 2.0 ** max(frequencies - 1, 0), frequencies)
+        self.include_input = include_input
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", values, persistent=False)
+
+    def width(self, dim: int) -> int:
+        """Return the number of features of a point with ``dim`` coordinates."""
+        return dim * (int(self.include_input) + 2 * len(self.frequencies))
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch features"]:
+        """Return the features of every point."""
+        parts = [x] if self.include_input else []
+        for f in self.frequencies.to(x.dtype):
+            parts += [torch.cos(f * x), torch.sin(f * x)]
+        return torch.cat(parts, -1)
+
+
+class MLP(nn.Sequential):
+    """Linear, GELU, Linear."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm block: x + attention(norm(x)), then x + perceptron(norm(x))."""
+
+    def __init__(self, width: int, heads: int, ff_mult: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = MLP(width, ff_mult * width, width)
+
+    def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
+        """Return the mixed tokens."""
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        x = x + self._drop(self.out(mixed.transpose(1, 2).reshape(batch, tokens, width)))
+        return x + self._drop(self.mlp(self.mlp_norm(x)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+class Transformer(nn.Module):
+    """A stack of pre-norm blocks with a closing norm. Paper: TransformerEncoder, the latent processor."""
+
+    def __init__(
+        self, width: int, heads: int, layers: int, ff_mult: int = 4, dropout: float = 0.0, checkpointing: bool = False
+    ) -> None:
+        super().__init__()
+        self.checkpointing = checkpointing
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, ff_mult, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
+        """Return the processed tokens."""
+        for block in self.blocks:
+            x = recompute(block, x) if self.checkpointing and torch.is_grad_enabled() else block(x)
+        return self.norm(x)
+
+
+def recompute(function, *arguments):
+    """Call the function keeping only its inputs; the backward pass runs it again."""
+    return checkpoint(function, *arguments, use_reentrant=False)
+
+
+class CrossAttention(nn.Module):
+    """h(z) = sum_i softmax_i(phi_Q(x_i) . phi_K(z) / sqrt(d)) phi_V(v_i) with shallow perceptrons phi.
+
+    The encoder of the paper's ablation. The softmax runs over the points i, so that each latent point z averages the
+    cloud; the logarithm of the quadrature weights is added to the scores, which makes the average independent of how
+    densely a region is sampled.
+    """
+
+    def __init__(self, dim: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.of_points, self.of_latent = MLP(dim, width, width), MLP(dim, width, width)
+        self.of_values = MLP(width, width, width)
+
+    def forward(
+        self,
+        values: Float[Tensor, "batch points width"],
+        points: Float[Tensor, "#batch points dim"],
+        latent: Float[Tensor, "count dim"],
+        weights: Float[Tensor, "#batch points"],
+        mask: Bool[Tensor, "#batch points"] | None,
+    ) -> Float[Tensor, "batch count width"]:
+        """Return the averages at the latent points."""
+        batch, n, width = values.shape
+        q = self._split(self.of_latent(latent)[None].expand(batch, -1, -1))
+        k = self._split(self.of_points(points).expand(batch, -1, -1))
+        v = self._split(self.of_values(values))
+        bias = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
+        if mask is not None:
+            bias = bias.masked_fill(~mask, float("-inf"))
+        bias = bias.to(q.dtype)[:, None, None, :].expand(batch, 1, q.shape[2], n)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return mixed.transpose(1, 2).reshape(batch, -1, width)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)

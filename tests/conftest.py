@@ -1,0 +1,6 @@
+"""Settings of the whole suite."""
+
+import torch
+
+# The tensors of the tests are small: a second thread costs more than it brings, and one thread gives the same bits anywhere.
+torch.set_num_threads(1)
