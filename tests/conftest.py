@@ -2,5 +2,5 @@
 
 import torch
 
-# The tensors of the tests are small: a second thread costs more than it brings, and one thread gives the same bits anywhere.
+# The tensors of the tests are small: a second thread costs more than it brings, and one gives the same bits anywhere.
 torch.set_num_threads(1)

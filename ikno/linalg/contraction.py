@@ -47,11 +47,23 @@ class Kernel(Protocol):
         ...
 
 
+def _fold(x: Float[Tensor, "batch *space width"], cloud: Cloud) -> Float[Tensor, "clouds *space samples width"]:
+    """Put the samples that share a cloud beside each other."""
+    return x.unsqueeze(-2) if cloud.points.shape[0] == x.shape[0] else x.movedim(0, -2).unsqueeze(0)
+
+
+def _unfold(x: Float[Tensor, "clouds *space samples width"]) -> Float[Tensor, "batch *space width"]:
+    """Undo ``_fold``: one of clouds and samples is 1."""
+    return x.squeeze(-2) if x.shape[-2] == 1 else x.squeeze(0).movedim(-2, 0)
+
+
 class Contraction(ABC):
-    """Points to grid is ``collect(spread(values, cloud))``, grid to points ``sample(expand(grids), cloud)``.
+    """Points to grid is ``collect(spread(values, cloud))``, grid to points ``sample(expand(grids, cloud), cloud)``.
 
     ``spread`` may be summed over parts of a cloud before ``collect``, and what ``expand`` returns serves any number of
-    clouds: so memory stays bounded for clouds of any size. Grids are one tensor per kernel.
+    parts: so memory stays bounded for clouds of any size. Grids are one tensor per kernel.
+
+    In between, samples that share a cloud stand side by side, [clouds, ..., samples, width], as one wide product.
     """
 
     @abstractmethod
@@ -61,7 +73,7 @@ class Contraction(ABC):
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]: ...
 
     @abstractmethod
-    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]: ...
+    def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]: ...
 
     @abstractmethod
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]: ...
@@ -76,24 +88,25 @@ class Dense(Contraction):
     chunk: int = 1 << 22
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
-        totals = [values.new_zeros(values.shape[0], self.grid.count, values.shape[2]) for _ in self.kernels]
-        for points, part in self._parts(cloud, values):
+        folded = _fold(values, cloud)
+        totals = [values.new_zeros(folded.shape[0], self.grid.count, *folded.shape[2:]) for _ in self.kernels]
+        for points, part in self._parts(cloud, folded):
             for q, kernel in enumerate(self.kernels):
                 totals[q] = totals[q] + _recomputed(_to_grid, kernel, points, self.grid, part)
         return tuple(totals)
 
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
-        return tuple(g.view(g.shape[0], *self.grid.size, g.shape[2]) for g in spread)
+        return tuple(_unfold(g).unflatten(1, self.grid.size) for g in spread)
 
-    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]:
-        return tuple(g.flatten(1, -2) for g in grids)
+    def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]:
+        return tuple(_fold(g, cloud).flatten(1, -3) for g in grids)
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
         parts: list[list[Tensor]] = [[] for _ in self.kernels]
         for points, _ in self._parts(cloud, cloud.points):
             for q, kernel in enumerate(self.kernels):
                 parts[q].append(_recomputed(_to_points, kernel, points, self.grid, expanded[q]))
-        return tuple(torch.cat(p, 1) for p in parts)
+        return tuple(_unfold(torch.cat(p, 1)) for p in parts)
 
     def _parts(self, cloud: Cloud, values: Tensor):
         size = max(self.chunk // (self.grid.count * cloud.points.shape[0]), 1)
@@ -101,11 +114,11 @@ class Dense(Contraction):
 
 
 def _to_grid(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
-    return torch.matmul(kernel.matrix(points, grid).mT, values)
+    return torch.bmm(kernel.matrix(points, grid).mT, values.flatten(2)).unflatten(2, values.shape[2:])
 
 
 def _to_points(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
-    return torch.matmul(kernel.matrix(points, grid), values)
+    return torch.bmm(kernel.matrix(points, grid), values.flatten(2)).unflatten(2, values.shape[2:])
 
 
 def _recomputed(function, *arguments) -> Tensor:
@@ -132,24 +145,33 @@ class Local(Contraction):
     dtype: torch.dtype
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
-        return (spread_nodes(self._working(values), interpolation_weights(cloud, self.nodes), cloud, self.nodes),)
+        folded = _fold(self._working(values), cloud)
+        fine = spread_nodes(folded.flatten(2), interpolation_weights(cloud, self.nodes), cloud, self.nodes)
+        return (fine.unflatten(-1, folded.shape[2:]),)
 
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
-        return tuple(self._stored(kron_apply(axes, spread[0])) for axes in self._tables(spread[0]))
+        fine, trailing = spread[0].flatten(-2), spread[0].shape[-2:]
+        grids = [kron_apply(axes, fine).to(self.dtype) for axes in self._tables(fine)]
+        return tuple(_unfold(g.unflatten(-1, trailing)) for g in grids)
 
-    def expand(self, grids: Sequence[OnGrid]) -> tuple[Tensor, ...]:
-        tables = self._tables(self._working(grids[0]))
-        return tuple(kron_apply([t.mT for t in axes], self._working(g)) for axes, g in zip(tables, grids, strict=True))
+    def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]:
+        folded = [_fold(self._working(g), cloud) for g in grids]
+        tables = self._tables(folded[0])
+        return tuple(
+            kron_apply([t.mT for t in axes], g.flatten(-2)).unflatten(-1, g.shape[-2:])
+            for axes, g in zip(tables, folded, strict=True)
+        )
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
-        bases = interpolation_weights(cloud, self.nodes)
-        return tuple(self._stored(sample_nodes(fine, bases, cloud, self.nodes)) for fine in expanded)
+        weights = interpolation_weights(cloud, self.nodes)
+        results = []
+        for fine in expanded:
+            values = sample_nodes(fine.flatten(-2), weights, cloud, self.nodes).to(self.dtype)
+            results.append(_unfold(values.unflatten(-1, fine.shape[-2:])))
+        return tuple(results)
 
     def _working(self, x: Tensor) -> Tensor:
         return x.double() if self.slope else x
-
-    def _stored(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype)
 
     def _tables(self, like: Tensor) -> list[list[Float[Tensor, "_ _"]]]:
         """Return k_j(grid points, nodes) per kernel and axis, formed in float64 since slopes amplify noise."""
@@ -229,4 +251,4 @@ def grid_to_points(
 ) -> tuple[Values, ...]:
     """Return sum_y k(x, y) v(y) at the points of the cloud for each kernel and its own grid values: K_PG V_G."""
     form = contraction(kernels, cloud, method, tolerance)
-    return form.sample(form.expand(grids), cloud)
+    return form.sample(form.expand(grids, cloud), cloud)

@@ -32,15 +32,15 @@ def interpolation_weights(cloud: Cloud, nodes: tuple[int, ...]) -> Bases:
 
 
 def spread_nodes(
-    values: Float[Tensor, "batch points width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
-) -> Float[Tensor, "batch *nodes width"]:
+    values: Float[Tensor, "clouds points width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
+) -> Float[Tensor, "clouds *nodes width"]:
     """Return sum_i w_i(node) v_i on all interpolation nodes of the cloud's range of cells."""
     return _Spread.apply(values, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
 
 
 def sample_nodes(
-    fine: Float[Tensor, "batch *nodes width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
-) -> Float[Tensor, "batch points width"]:
+    fine: Float[Tensor, "clouds *nodes width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
+) -> Float[Tensor, "clouds points width"]:
     """Return sum_node w_i(node) f(node) at every point; zero where the cloud is masked."""
     return _Sample.apply(fine, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
 
@@ -79,53 +79,41 @@ class _Sample(torch.autograd.Function):
 
 def _spread(values: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
     assert cloud.cells is not None
-    batch, _, width = values.shape
-    fine = values.new_zeros(batch, *cloud.cells.node_counts(nodes), width)
-    rows, targets = _flat(values, cloud), _flat(fine, cloud)
+    width = values.shape[-1]
+    fine = values.new_zeros(values.shape[0], *cloud.cells.node_counts(nodes), width)
+    rows, targets = values.reshape(-1, width), fine.view(-1, width)
     for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
-        for v, f in zip(rows, targets, strict=True):
-            block = v.index_select(0, source).view(*weights.shape[:2], width)
-            f.index_add_(0, index, torch.bmm(weights.mT, block).view(-1, width))
+        block = rows.index_select(0, source).view(*weights.shape[:2], width)
+        targets.index_add_(0, index, torch.bmm(weights.mT, block).view(-1, width))
     return fine
 
 
 def _sample(fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
-    batch, width = fine.shape[0], fine.shape[-1]
-    values = fine.new_zeros(batch, cloud.points.shape[1], width)
-    rows, targets = _flat(values, cloud), _flat(fine, cloud)
+    width = fine.shape[-1]
+    values = fine.new_zeros(fine.shape[0], cloud.points.shape[1], width)
+    rows, targets = values.view(-1, width), fine.reshape(-1, width)
     for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
-        for v, f in zip(rows, targets, strict=True):
-            cell = f.index_select(0, index).view(weights.shape[0], -1, width)
-            v.index_add_(0, source, torch.bmm(weights, cell).view(-1, width))
+        cell = targets.index_select(0, index).view(weights.shape[0], -1, width)
+        rows.index_add_(0, source, torch.bmm(weights, cell).view(-1, width))
     return values
 
 
 def _weights(values: Tensor, fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> list[Tensor]:
     """Return the gradient in the weights: <v_i, f(node)> contracted with the weights of the other axes."""
-    width = values.shape[-1]
-    grads = [torch.zeros_like(b) for b in bases]
-    rows, targets = _flat(values, cloud), _flat(fine, cloud)
-    d = len(nodes)
+    width, d = values.shape[-1], len(nodes)
+    grads = [torch.empty_like(b) for b in bases]
+    rows, targets = values.reshape(-1, width), fine.reshape(-1, width)
     letters = "ijk"[:d]
     for source, index, weights, slots in _chunks(bases, cloud, nodes, width):
-        products = torch.zeros_like(weights)
-        for v, f in zip(rows, targets, strict=True):
-            block = v.index_select(0, source).view(*weights.shape[:2], width)
-            products.baddbmm_(block, f.index_select(0, index).view(weights.shape[0], -1, width).mT)
-        products = products.view(-1, *nodes)
+        block = rows.index_select(0, source).view(*weights.shape[:2], width)
+        cell = targets.index_select(0, index).view(weights.shape[0], -1, width)
+        products = torch.bmm(block, cell.mT).view(-1, *nodes)
         for j in range(d):
             others = [k for k in range(d) if k != j]
             terms = "".join(f",s{letters[k]}" for k in others)
-            grads[j][slots] = torch.einsum(
-                f"s{letters}{terms}->s{letters[j]}", products, *(bases[k][slots] for k in others)
-            )
+            equation = f"s{letters}{terms}->s{letters[j]}"
+            grads[j][slots] = torch.einsum(equation, products, *(bases[k][slots] for k in others))
     return grads
-
-
-def _flat(x: Tensor, cloud: Cloud) -> list[Tensor]:
-    """Return [rows, width] views: one per sample if they share a cloud, else one for the whole batch."""
-    x = x.reshape(x.shape[0], -1, x.shape[-1])
-    return list(x) if cloud.points.shape[0] == 1 else [x.view(-1, x.shape[-1])]
 
 
 def _chunks(

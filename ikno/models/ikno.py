@@ -166,7 +166,7 @@ class IKNO(nn.Module):
         cloud = self.locate(queries)
         form = self._contraction(cloud)
         with torch.autocast(state.device.type, enabled=False):
-            expanded = form.expand(self._resolve(state.to(self._dtype), self.settings.decoder_resolvent))
+            expanded = form.expand(self._resolve(state.to(self._dtype), self.settings.decoder_resolvent), cloud)
         read = partial(self._read, form, expanded)
         return torch.cat([self._chunked(read, part) for part in cloud.split(self.settings.point_chunk)], 1)
 
