@@ -1,7 +1,7 @@
 """Infinite-order kernel neural operators: learn the solution operators of PDEs on arbitrary point clouds.
 
-    import ikno
-    model = ikno.models.build("ikno-tp", in_channels=1, out_channels=1, dim=2)
+import ikno
+model = ikno.models.build("ikno-tp", in_channels=1, out_channels=1, dim=2)
 """
 
 from importlib import import_module

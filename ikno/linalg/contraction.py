@@ -88,7 +88,7 @@ class Dense(Contraction):
     chunk: int = 1 << 22
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
-        folded = _fold(values, cloud)
+        folded = _fold(_masked(values, cloud), cloud)
         totals = [values.new_zeros(folded.shape[0], self.grid.count, *folded.shape[2:]) for _ in self.kernels]
         for points, part in self._parts(cloud, folded):
             for q, kernel in enumerate(self.kernels):
@@ -106,11 +106,15 @@ class Dense(Contraction):
         for points, _ in self._parts(cloud, cloud.points):
             for q, kernel in enumerate(self.kernels):
                 parts[q].append(_recomputed(_to_points, kernel, points, self.grid, expanded[q]))
-        return tuple(_unfold(torch.cat(p, 1)) for p in parts)
+        return tuple(_masked(_unfold(torch.cat(p, 1)), cloud) for p in parts)
 
     def _parts(self, cloud: Cloud, values: Tensor):
         size = max(self.chunk // (self.grid.count * cloud.points.shape[0]), 1)
         return zip(cloud.points.split(size, 1), values.split(size, 1), strict=True)
+
+
+def _masked(values: Values, cloud: Cloud) -> Values:
+    return values if cloud.mask is None else values.masked_fill(~cloud.mask[..., None], 0)
 
 
 def _to_grid(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
@@ -191,14 +195,13 @@ def contraction(
     cloud: Cloud,
     method: str = "auto",
     tolerance: float = 1e-5,
-    cells: Cells | None = None,
 ) -> Contraction:
     """Return the contraction for a cloud: ``dense``, ``local``, or with ``auto`` the one that costs less.
 
     ``tolerance`` bounds the error of ``local``, relative to the largest kernel value, for values and all derivatives
     that the cloud asks for.
     """
-    grid, cells = cloud.grid, cells or cloud.cells
+    grid, cells = cloud.grid, cloud.cells
     if method not in ("auto", "dense", "local"):
         raise ValueError(f"the contraction is one of auto, dense, local; found {method!r}")
     if method == "dense":

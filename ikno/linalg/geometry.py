@@ -93,13 +93,14 @@ class Blocks:
 class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
-    Keep it to avoid sorting again; models accept it wherever they accept points.
+    Keep it to avoid sorting again: blocks and parts are made once, and models accept it wherever they accept points.
     """
 
     points: Float[Tensor, "clouds points dim"]
     mask: Bool[Tensor, "clouds points"] | None
     grid: Grid
-    cells: Cells | None = field(repr=False)
+    cells: Cells | None
+    _parts: "dict[int, list[Cloud]]" = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def shape(self) -> torch.Size:
@@ -109,8 +110,11 @@ class Cloud:
         """Return parts of at most ``size`` points that share the range of cells, in order."""
         if size >= self.points.shape[1]:
             return [self]
-        masks = [None] * -(-self.points.shape[1] // size) if self.mask is None else self.mask.split(size, 1)
-        return [Cloud(p, m, self.grid, self.cells) for p, m in zip(self.points.split(size, 1), masks, strict=True)]
+        if size not in self._parts:
+            points = self.points.split(size, 1)
+            masks = [None] * len(points) if self.mask is None else self.mask.split(size, 1)
+            self._parts[size] = [Cloud(p, m, self.grid, self.cells) for p, m in zip(points, masks, strict=True)]
+        return self._parts[size]
 
     def offsets(self, axis: int, source: Int[Tensor, "slots"], cell: Int[Tensor, "slots"]) -> Float[Tensor, "slots"]:
         """Return t = (x - left end) / width of the given points in the given cells; differentiable in the points."""

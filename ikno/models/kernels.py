@@ -103,7 +103,7 @@ def _nodes(shape: Literal["gaussian", "laplace"], scale: float, tolerance: float
     """Return the nodes that a profile with the given scale per cell needs."""
     if shape == "gaussian":
         return nodes_needed(lambda u: torch.exp(-((scale * u) ** 2)), 4 / scale, tolerance, slope)
-    return nodes_needed(lambda u: torch.exp(-scale * u), 4 / scale, tolerance, slope)
+    return nodes_needed(lambda u: torch.exp(-scale * u), 8 / scale, tolerance, slope)
 
 
 def _rounded_up(scale: float) -> float:
