@@ -238,7 +238,7 @@ def _local_cost(cells: Cells, grid: Grid, nodes: tuple[int, ...], points: int, k
     for j in sorted(range(grid.dim), key=lambda j: grid.size[j] / sizes[j]):
         tables += grid.size[j] * prod(sizes)
         sizes[j] = grid.size[j]
-    return 6.0 * prod(nodes) * points + 1.5 * kernels * tables
+    return 8.0 * prod(nodes) * points + 2.5 * kernels * tables
 
 
 def points_to_grid(
