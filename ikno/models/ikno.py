@@ -210,14 +210,14 @@ class IKNO(nn.Module):
         )
 
     def _contraction(self, cloud: Cloud) -> Contraction:
-        return contraction(self._branches, cloud, self.settings.contraction, self.settings.tolerance)
+        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance)
 
     def _resolve(self, values, name: ResolventName | None) -> tuple[Tensor, ...]:
         """Apply each branch's resolvent to its own grid values, or to the one grid that all branches share."""
         name = name or self.settings.resolvent
         resolvent = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
         resolved = []
-        for q, kernel in enumerate(self._branches):
+        for q, kernel in enumerate(self.branches):
             v = values[q] if isinstance(values, tuple) else values
             factors = kernel.factors(self.grid)
             by_factor = v.reshape(v.shape[0], *(k.shape[0] for k in factors), v.shape[-1])
@@ -248,7 +248,8 @@ class IKNO(nn.Module):
         return next(self.parameters()).dtype
 
     @property
-    def _branches(self) -> list[BaseKernel | LinearWindow]:
+    def branches(self) -> list[BaseKernel | LinearWindow]:
+        """The kernels, one per branch, with their learned scales and decay coefficients."""
         return [k for k in self.kernels if isinstance(k, BaseKernel | LinearWindow)]
 
 

@@ -186,7 +186,7 @@ def test_finite_order_is_the_formula() -> None:
     """The latent features of ikno-finite before fusion are (I + alpha K + alpha^2 K^2) K_GP diag(w) V_P."""
     model = small("ikno-finite", order=2, window_radius=0.7, normalize_branches=False)
     features, points = data(batch=1)
-    kernel = model.kernels[0]
+    kernel = model.branches[0]
     cloud = model.locate(points)
     k_gg = kernel.matrix(model.grid.points(points)[None], model.grid)[0]
     k_gp = kernel.matrix(points, model.grid)[0].T
@@ -204,12 +204,13 @@ def test_infinite_order_is_the_formula() -> None:
     features, points = (t.double() for t in data(batch=1))
     queries = torch.rand(1, 9, 2, generator=torch.Generator().manual_seed(4)).double()
     tokens = model._tokens(features, model.locate(points))[0]
-    inverses = [torch.linalg.inv(torch.eye(30) - k.alpha * kron_dense(k.factors(model.grid))) for k in model.kernels]
+    inverses = [torch.linalg.inv(torch.eye(30) - k.alpha * kron_dense(k.factors(model.grid))) for k in model.branches]
     encoded = [
-        r @ k.matrix(points, model.grid)[0].T @ tokens * (30 / 40) for r, k in zip(inverses, model.kernels, strict=True)
+        r @ k.matrix(points, model.grid)[0].T @ tokens * (30 / 40)
+        for r, k in zip(inverses, model.branches, strict=True)
     ]
     latent = model.transformer.norm(model.encoder_fusion(torch.cat(encoded, 1)))
-    decoded = [k.matrix(queries, model.grid)[0] @ r @ latent for r, k in zip(inverses, model.kernels, strict=True)]
+    decoded = [k.matrix(queries, model.grid)[0] @ r @ latent for r, k in zip(inverses, model.branches, strict=True)]
     expected = model.head(model.decoder_fusion(torch.cat(decoded, 1)))
     assert close(model(features, points, queries)[0], expected, 1e-5)
 
@@ -329,10 +330,10 @@ def test_bfloat16_autocast_leaves_kernels_in_float32(
 def test_singular_resolvent_is_an_error() -> None:
     """F3: a free positive alpha that makes 1 - alpha lambda vanish."""
     model = small("ikno-vanilla", alpha_sign="free", kernel_alpha=(0.5, -1.0, -1.0)).double()
-    kernel = model.kernels[0]
+    kernel = model.branches[0]
     largest = torch.linalg.eigvalsh(kron_dense(kernel.factors(model.grid)))[-1]
     with torch.no_grad():
-        kernel.raw_alpha.copy_(1 / largest)
+        kernel.get_parameter("raw_alpha").copy_(1 / largest)
     features, points = data()
     with pytest.raises(ValueError, match="singular"):
         model(features.double(), points.double())
