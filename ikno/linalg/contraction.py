@@ -149,30 +149,38 @@ class Local(Contraction):
     dtype: torch.dtype
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
-        folded = _fold(self._working(values), cloud)
-        fine = spread_nodes(folded.flatten(2), interpolation_weights(cloud, self.nodes), cloud, self.nodes)
-        return (fine.unflatten(-1, folded.shape[2:]),)
+        weights = interpolation_weights(cloud, self.nodes)
+        groups = self._groups(_fold(self._working(values), cloud))
+        fine = [spread_nodes(g.flatten(2), weights, cloud, self.nodes) for g in groups]
+        return tuple(f.unflatten(-1, g.shape[-2:]) for f, g in zip(fine, groups, strict=True))
 
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
-        fine, trailing = spread[0].flatten(-2), spread[0].shape[-2:]
-        grids = [kron_apply(axes, fine).to(self.dtype) for axes in self._tables(fine)]
-        return tuple(_unfold(g.unflatten(-1, trailing)) for g in grids)
+        return tuple(torch.cat([self._product(axes, f) for f in spread]) for axes in self._tables(spread[0]))
 
     def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]:
-        folded = [_fold(self._working(g), cloud) for g in grids]
-        tables = self._tables(folded[0])
-        return tuple(
-            kron_apply([t.mT for t in axes], g.flatten(-2)).unflatten(-1, g.shape[-2:])
-            for axes, g in zip(tables, folded, strict=True)
-        )
+        tables = self._tables(self._working(grids[0]))
+        expanded = []
+        for axes, grid in zip(tables, grids, strict=True):
+            for g in self._groups(_fold(self._working(grid), cloud)):
+                expanded.append(kron_apply([t.mT for t in axes], g.flatten(-2)).unflatten(-1, g.shape[-2:]))
+        return tuple(expanded)
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
         weights = interpolation_weights(cloud, self.nodes)
-        results = []
+        values = []
         for fine in expanded:
-            values = sample_nodes(fine.flatten(-2), weights, cloud, self.nodes).to(self.dtype)
-            results.append(_unfold(values.unflatten(-1, fine.shape[-2:])))
-        return tuple(results)
+            v = sample_nodes(fine.flatten(-2), weights, cloud, self.nodes).to(self.dtype)
+            values.append(_unfold(v.unflatten(-1, fine.shape[-2:])))
+        groups = len(values) // len(self.kernels)
+        return tuple(torch.cat(values[q : q + groups]) for q in range(0, len(values), groups))
+
+    def _product(self, axes: list[Tensor], fine: Tensor) -> OnGrid:
+        return _unfold(kron_apply(axes, fine.flatten(-2)).to(self.dtype).unflatten(-1, fine.shape[-2:]))
+
+    def _groups(self, folded: Tensor) -> tuple[Tensor, ...]:
+        """Split samples that share a cloud: node values above some 16 MB at a time cost page faults."""
+        size = prod(self.cells.node_counts(self.nodes)) * folded.shape[-1]
+        return folded.split(max((1 << 22) // size, 1), -2)
 
     def _working(self, x: Tensor) -> Tensor:
         return x.double() if self.slope else x

@@ -174,16 +174,24 @@ class IKNO(nn.Module):
         """Return the fused latent features V_G before the transformer."""
         if self.attention is not None:
             tokens = self._tokens(features, cloud)
-            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), weights, mask)
+            everywhere = weights.expand(-1, cloud.shape[1])
+            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
         form = self._contraction(cloud)
         size = self.settings.point_chunk
         total: tuple[Tensor, ...] = ()
-        for part, f, w in zip(cloud.split(size), features.split(size, 1), weights.split(size, 1), strict=True):
+        parts = cloud.split(size)
+        equal = (
+            weights.shape[1] == 1
+        )  # one weight for all points: a factor on the grid, which is smaller than the cloud
+        weights_of_parts = [None] * len(parts) if equal else weights.split(size, 1)
+        for part, f, w in zip(parts, features.split(size, 1), weights_of_parts, strict=True):
             spread = self._chunked(partial(self._spread, form), f, part, w)
             total = tuple(a + b for a, b in zip(total, spread, strict=True)) if total else spread
         with torch.autocast(features.device.type, enabled=False):
             branches = form.collect(total)
+            if equal:
+                branches = tuple(b * weights.view(-1, *(1,) * (self.dim + 1)) for b in branches)
             resolved = self._resolve(branches, self.settings.resolvent)
         return self.encoder_fusion(torch.cat(resolved, -1))
 
@@ -192,10 +200,11 @@ class IKNO(nn.Module):
         psi = self.nerf(cloud.points).expand(features.shape[0], -1, -1)
         return self.embedding(torch.cat([psi, features.to(psi.dtype)], -1))
 
-    def _spread(self, form: Contraction, features: Tensor, cloud: Cloud, weights: Tensor) -> tuple[Tensor, ...]:
+    def _spread(self, form: Contraction, features: Tensor, cloud: Cloud, weights: Tensor | None) -> tuple[Tensor, ...]:
         tokens = self._tokens(features, cloud)
         with torch.autocast(tokens.device.type, enabled=False):
-            return form.spread(tokens.to(self._dtype) * weights[..., None], cloud)
+            tokens = tokens.to(self._dtype)
+            return form.spread(tokens if weights is None else tokens * weights[..., None], cloud)
 
     def _read(self, form: Contraction, expanded: tuple[Tensor, ...], cloud: Cloud) -> Tensor:
         with torch.autocast(expanded[0].device.type, enabled=False):
@@ -224,9 +233,14 @@ class IKNO(nn.Module):
             resolved.append(resolvent(factors, kernel.alpha)(by_factor).view(v.shape))
         return tuple(resolved)
 
-    def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds points"]:
-        """Return the weights of the sum over points: they sum to the number M of grid points, except for ``sum``."""
+    def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
+        """Return the weights of the sum over points, which add up to the number M of grid points, except for ``sum``.
+
+        A single column where all points have the same weight.
+        """
         rule = self.settings.point_weights
+        if weights is None and mask is None and rule != "density":
+            return cloud.points.new_full((1, 1), 1.0 if rule == "sum" else self.grid.count / cloud.shape[1])
         if weights is None:
             weights = density_weights(cloud) if rule == "density" else torch.ones_like(cloud.points[..., 0])
         else:

@@ -157,7 +157,7 @@ CASES = [
     for d in (1, 2, 3)
     for kind in KINDS[d]
     for slope in (False, True)
-    for scale in (SCALES if slope and (d < 3 or kind in ("uniform", "surface", "lines")) else SCALES[::2])
+    for scale in (SCALES if slope and kind in ("uniform", "clustered", "surface", "lines") else SCALES[::2])
     if slope or kind in ("uniform", "lines", "outside")
 ]
 
@@ -282,12 +282,12 @@ def test_dense_equals_explicit_loops(d, clouds):
 
 
 @pytest.mark.parametrize("clouds", [1, 2])
-@pytest.mark.parametrize("chunk", [1, 500, 5000, 1 << 40])
+@pytest.mark.parametrize("chunk", [1, 500, 1 << 40])
 def test_any_chunk_gives_the_same(chunk, clouds):
     """F7: values and all gradients."""
     grid, kernels = ODD, branches(2, 2.0)
-    x = draw("outside", grid, points=30, clouds=clouds)
-    v, w = features(grid, 30)
+    x = draw("outside", grid, points=12, clouds=clouds)
+    v, w = features(grid, 12)
     form = Dense(kernels, grid, chunk)
 
     def to_grid(v, x):
@@ -307,7 +307,7 @@ def test_any_chunk_gives_the_same(chunk, clouds):
 
 
 @pytest.mark.parametrize("slope", [False, True])
-@pytest.mark.parametrize("size", [1, 7, 29])
+@pytest.mark.parametrize("size", [7, 29])
 @pytest.mark.parametrize("method", ["dense", "local"])
 def test_parts_of_a_cloud(method, size, slope):
     """F7: spread parts add up, and one expanded grid serves every part; gradients included."""
@@ -332,19 +332,18 @@ def test_parts_of_a_cloud(method, size, slope):
     compare(found, evaluate(package(kernels, grid, method), kernels, x, v, w, slope), 1e-12)
 
 
-@pytest.mark.parametrize("slope", [False, True])
 @pytest.mark.parametrize("method", ["dense", "local"])
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_shared_and_own_clouds(d, method, slope):
+def test_shared_and_own_clouds(d, method):
     """F6: a batch of three with one cloud, or with one each, equals the samples alone."""
     grid, kernels = GRIDS[d], branches(d, 1.0)
     for clouds in (1, 3):
         x = draw("lines", grid, points=30, clouds=clouds)
         v, w = features(grid, 30, batch=3)
         forms = package(kernels, grid, method)
-        up, down = forms[0](v, x.clone().requires_grad_(slope)), forms[1](w, x.clone().requires_grad_(slope))
+        up, down = forms[0](v, x.clone().requires_grad_()), forms[1](w, x.clone().requires_grad_())
         for b in range(3):
-            own = x[b % clouds : b % clouds + 1].clone().requires_grad_(slope)
+            own = x[b % clouds : b % clouds + 1].clone().requires_grad_()
             for q in range(2):
                 alone = forms[0](v[b : b + 1], own)[q]
                 assert relative(up[q][b].detach(), alone[0].detach()) < 1e-12
@@ -421,7 +420,7 @@ def test_empty_sample_in_a_batch(method):
 
 
 @pytest.mark.parametrize("slope", [False, True])
-@pytest.mark.parametrize("size", [(1,), (9, 1), (5, 1, 3), (1, 5), (1, 1, 1)])
+@pytest.mark.parametrize("size", [(1,), (1, 9), (5, 1, 3)])
 def test_axis_of_size_one(size, slope):
     """F8."""
     d = len(size)

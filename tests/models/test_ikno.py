@@ -249,7 +249,8 @@ def test_plain_sum_is_available_and_grows_with_the_cloud() -> None:
     model = small(point_weights="sum", normalize_branches=False)
     features, points = data(batch=1)
     cloud = model.locate(points)
-    assert torch.equal(model._weights(cloud, None, None), torch.ones(1, 40))
+    assert torch.equal(model._weights(cloud, None, None), torch.ones(1, 1))
+    assert torch.equal(model._weights(cloud, None, torch.ones(1, 40, dtype=torch.bool)), torch.ones(1, 40))
     doubled = model._to_latent(
         torch.cat([features, features], 1), model.locate(torch.cat([points, points], 1)), torch.ones(1, 80), None
     )
