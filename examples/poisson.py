@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--model", default="ikno-tp", help="a name from `ikno models`")
     parser.add_argument("--samples", type=int, default=256, help="training samples")
     parser.add_argument("--points", type=int, default=1024, help="points of the cloud")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     console = Console()
