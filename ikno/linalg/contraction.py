@@ -49,6 +49,8 @@ class Kernel(Protocol):
 
 def _fold(x: Float[Tensor, "batch *space width"], cloud: Cloud) -> Float[Tensor, "clouds *space samples width"]:
     """Put the samples that share a cloud beside each other."""
+    if cloud.points.shape[0] not in (1, x.shape[0]):
+        raise ValueError(f"{x.shape[0]} samples need one cloud or one each, found {cloud.points.shape[0]} clouds")
     return x.unsqueeze(-2) if cloud.points.shape[0] == x.shape[0] else x.movedim(0, -2).unsqueeze(0)
 
 
@@ -206,8 +208,8 @@ def contraction(
 ) -> Contraction:
     """Return the contraction for a cloud: ``dense``, ``local``, or with ``auto`` the one that costs less.
 
-    ``tolerance`` bounds the error of ``local``, relative to the largest kernel value, for values and all derivatives
-    that the cloud asks for.
+    ``tolerance`` bounds the error of ``local`` as ``nodes_needed`` says, split evenly over the axes, for values and all
+    derivatives that the cloud asks for.
     """
     grid, cells = cloud.grid, cloud.cells
     if method not in ("auto", "dense", "local"):

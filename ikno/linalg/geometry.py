@@ -1,8 +1,8 @@
 """The regular latent grid and clouds of points located in it: the work that depends on coordinates alone."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,9 +26,9 @@ class Grid:
                 f"a grid needs one size and two bounds per axis, found {self.size}, {self.lower}, {self.upper}"
             )
         for j, (n, a, b) in enumerate(zip(self.size, self.lower, self.upper, strict=True)):
-            if n < 1 or not a < b:
+            if n < 1 or not a < b or not math.isfinite(b - a):
                 raise ValueError(
-                    f"axis {j} of the grid needs at least one point and lower < upper, found {n} in [{a}, {b}]"
+                    f"axis {j} of the grid needs at least one point and finite lower < upper, found {n} in [{a}, {b}]"
                 )
 
     @property
@@ -38,7 +38,7 @@ class Grid:
     @property
     def count(self) -> int:
         """The number M of grid points."""
-        return prod(self.size)
+        return math.prod(self.size)
 
     def spacing(self, axis: int) -> float:
         """Return the distance of neighboring grid points; for a single point any cell width serves, so the box's."""

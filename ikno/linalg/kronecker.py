@@ -30,8 +30,11 @@ def kron_apply(factors: Factors, v: Float[Tensor, "*in_grid width"]) -> Float[Te
 def _axis_apply(k: Float[Tensor, "rows cols"], v: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
     shape = v.shape
     before, after = prod(shape[:axis]), prod(shape[axis + 1 :])
-    k, v = k.to(v.dtype), v.reshape(before, shape[axis], after)
-    y = k @ v[0] if before == 1 else torch.bmm(k.expand(before, *k.shape), v)  # one large product runs on all cores
+    k = k.to(v.dtype)
+    if before == 1:  # one large product runs on all cores
+        y = k @ v.reshape(shape[axis], after)
+    else:
+        y = torch.bmm(k.expand(before, *k.shape), v.reshape(before, shape[axis], after))
     return y.view(*shape[:axis], k.shape[0], *shape[axis + 1 :])
 
 
