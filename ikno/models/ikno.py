@@ -187,7 +187,8 @@ class IKNO(nn.Module):
         weights_of_parts = [None] * len(parts) if equal else weights.split(size, 1)
         for part, f, w in zip(parts, features.split(size, 1), weights_of_parts, strict=True):
             spread = self._chunked(partial(self._spread, form), f, part, w)
-            total = tuple(a + b for a, b in zip(total, spread, strict=True)) if total else spread
+            add = torch.add if torch.is_grad_enabled() else torch.Tensor.add_  # in place: node grids can be large
+            total = tuple(add(a, b) for a, b in zip(total, spread, strict=True)) if total else spread
         with torch.autocast(features.device.type, enabled=False):
             branches = form.collect(total)
             if equal:

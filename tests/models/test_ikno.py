@@ -121,6 +121,8 @@ def test_chunks_and_checkpoints_change_nothing(name: str) -> None:
         model = small(name, **options).double()
         found = model(features, points)
         assert close(found, expected, 1e-6)
+        with torch.no_grad():
+            assert close(model(features, points), expected, 1e-6)
         found.square().sum().backward()
         for a, b in zip(model.parameters(), whole.parameters(), strict=True):
             assert a.grad is not None
