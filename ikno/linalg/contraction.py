@@ -11,7 +11,7 @@ K_GP ~= (T_1 (x) ... (x) T_d) W^T with T_j = k_j(grid, nodes) and W sparse. See 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from ikno.linalg.geometry import Cells, Cloud, Grid
 from ikno.linalg.interpolation import lobatto
@@ -32,7 +32,11 @@ OnGrid = Float[Tensor, "batch *grid width"]
 
 @runtime_checkable
 class Kernel(Protocol):
-    """What a contraction needs of a kernel."""
+    """What a contraction needs of a kernel, usually a module."""
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Return the tensors that the kernel depends on and that may be differentiated."""
+        ...
 
     def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
         """Return k(x, y) for all points x and grid points y."""
@@ -91,11 +95,9 @@ class Dense(Contraction):
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
         folded = _fold(_masked(values, cloud), cloud)
-        totals = [values.new_zeros(folded.shape[0], self.grid.count, *folded.shape[2:]) for _ in self.kernels]
-        for points, part in self._parts(cloud, folded):
-            for q, kernel in enumerate(self.kernels):
-                totals[q] = totals[q] + _recomputed(_to_grid, kernel, points, self.grid, part)
-        return tuple(totals)
+        flat = folded.flatten(2)
+        sums = (_ToGrid.apply(flat, cloud.points, k, self.grid, self.chunk, *k.parameters()) for k in self.kernels)
+        return tuple(s.unflatten(2, folded.shape[2:]) for s in sums)  # pyright: ignore[reportAttributeAccessIssue]
 
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
         return tuple(_unfold(g).unflatten(1, self.grid.size) for g in spread)
@@ -104,36 +106,92 @@ class Dense(Contraction):
         return tuple(_fold(g, cloud).flatten(1, -3) for g in grids)
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> tuple[Values, ...]:
-        parts: list[list[Tensor]] = [[] for _ in self.kernels]
-        for points, _ in self._parts(cloud, cloud.points):
-            for q, kernel in enumerate(self.kernels):
-                parts[q].append(_recomputed(_to_points, kernel, points, self.grid, expanded[q]))
-        return tuple(_masked(_unfold(torch.cat(p, 1)), cloud) for p in parts)
-
-    def _parts(self, cloud: Cloud, values: Tensor):
-        size = max(self.chunk // (self.grid.count * cloud.points.shape[0]), 1)
-        return zip(cloud.points.split(size, 1), values.split(size, 1), strict=True)
+        values = []
+        for k, g in zip(self.kernels, expanded, strict=True):
+            v = _ToPoints.apply(g.flatten(2), cloud.points, k, self.grid, self.chunk, *k.parameters())
+            assert isinstance(v, Tensor)
+            values.append(_masked(_unfold(v.unflatten(2, g.shape[2:])), cloud))
+        return tuple(values)
 
 
 def _masked(values: Values, cloud: Cloud) -> Values:
     return values if cloud.mask is None else values.masked_fill(~cloud.mask[..., None], 0)
 
 
-def _to_grid(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
-    return torch.bmm(kernel.matrix(points, grid).mT, values.flatten(2)).unflatten(2, values.shape[2:])
+class _ToGrid(torch.autograd.Function):
+    """K^T V with K = k(points, grid) in chunks of points."""
+
+    @staticmethod
+    def forward(ctx, values, points, kernel, grid, chunk, *parameters):
+        ctx.kernel, ctx.grid, ctx.chunk = kernel, grid, chunk
+        ctx.save_for_backward(values, points, *parameters)
+        total = values.new_zeros(values.shape[0], grid.count, values.shape[2])
+        for part in _parts(points, grid, chunk):
+            torch.baddbmm(total, kernel.matrix(points[:, part], grid).mT, values[:, part], out=total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        values, points, *parameters = ctx.saved_tensors
+        return _backward(ctx, points, parameters, values, grads[0], to_grid=True)
 
 
-def _to_points(kernel: Kernel, points: Tensor, grid: Grid, values: Tensor) -> Tensor:
-    return torch.bmm(kernel.matrix(points, grid), values.flatten(2)).unflatten(2, values.shape[2:])
+class _ToPoints(torch.autograd.Function):
+    """K V with K = k(points, grid) in chunks of points."""
+
+    @staticmethod
+    def forward(ctx, values, points, kernel, grid, chunk, *parameters):
+        ctx.kernel, ctx.grid, ctx.chunk = kernel, grid, chunk
+        ctx.save_for_backward(values, points, *parameters)
+        result = values.new_empty(*points.shape[:2], values.shape[2])
+        for part in _parts(points, grid, chunk):
+            torch.bmm(kernel.matrix(points[:, part], grid), values, out=result[:, part])
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        values, points, *parameters = ctx.saved_tensors
+        return _backward(ctx, points, parameters, grads[0], values, to_grid=False)
 
 
-def _recomputed(function, *arguments) -> Tensor:
-    """Call the function without keeping its kernel matrix for the backward pass, which forms it again."""
-    if not torch.is_grad_enabled():
-        return function(*arguments)
-    result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
-    assert isinstance(result, Tensor)
-    return result
+def _backward(ctx, points: Tensor, parameters: list[Tensor], at_points: Tensor, on_grid: Tensor, to_grid: bool):
+    """Return the gradients of <at_points, K on_grid>: in one of the two, in the points and in the kernel.
+
+    K is formed again chunk by chunk; its own derivatives are those of ``kernel.matrix``.
+    """
+    need_values, need_points = ctx.needs_input_grad[:2]
+    wanted = [p for p, needed in zip(parameters, ctx.needs_input_grad[5:], strict=True) if needed]
+    sums = [torch.zeros_like(p) for p in wanted]
+    dvalues = torch.zeros_like(at_points if to_grid else on_grid) if need_values else None
+    dpoints = torch.zeros_like(points) if need_points else None
+    for part in _parts(points, ctx.grid, ctx.chunk):
+        x = points[:, part].detach().requires_grad_(need_points)
+        with torch.enable_grad():
+            matrix = ctx.kernel.matrix(x, ctx.grid)
+        k, v = matrix.detach(), at_points[:, part]
+        if dvalues is not None and to_grid:
+            torch.bmm(k, on_grid, out=dvalues[:, part])
+        elif dvalues is not None:
+            torch.baddbmm(dvalues, k.mT, v, out=dvalues)
+        if not matrix.requires_grad:
+            continue
+        inputs = [*wanted, *([x] if need_points else [])]
+        grads = torch.autograd.grad(matrix, inputs, torch.bmm(v, on_grid.mT), allow_unused=True)
+        for total, g in zip(sums, grads, strict=False):
+            if g is not None:
+                total += g
+        if dpoints is not None:
+            dpoints[:, part] = grads[-1]
+    found = iter(sums)
+    dparameters = [next(found) if needed else None for needed in ctx.needs_input_grad[5:]]
+    return dvalues, dpoints, None, None, None, *dparameters
+
+
+def _parts(points: Tensor, grid: Grid, chunk: int) -> list[slice]:
+    size = max(chunk // (grid.count * points.shape[0]), 1)
+    return [slice(i, min(i + size, points.shape[1])) for i in range(0, points.shape[1], size)]
 
 
 @dataclass(frozen=True)
