@@ -99,7 +99,7 @@ def nodes_per_cell(case: Case) -> str:
     kernels = [BaseKernel(case.dim, scale_l1=s, scale_l2=s) for s in case.scales]
     form = contraction(kernels, locate(torch.zeros(1, 1, case.dim), grid), "local")
     assert isinstance(form, Local)
-    return "x".join(map(str, form.nodes))
+    return " ".join("x".join(map(str, n)) for n in dict.fromkeys(form.nodes))
 
 
 def measured(case: Case, direction: str, peak: float, repeats: int, full: bool) -> dict[str, str | int | float]:

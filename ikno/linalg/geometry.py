@@ -80,13 +80,17 @@ class Blocks:
     """Points sorted by cell and cut into blocks of equal size, each within one cell of one cloud.
 
     ``source`` is the flat point of each slot, ``share`` its weight (1 for a whole point, 0 for an empty slot, which
-    names some point of the same cell) and ``cell`` the cell of each block relative to the range, after its cloud.
+    names some point of the same cell; ``parted`` where points are cut into several) and ``cell`` the cell of each block
+    relative to the range, after its cloud. ``starts`` holds the first block of every row of cells along the first axis,
+    those of all clouds one after the other, and the end.
     """
 
     size: int
     source: Int[Tensor, "slots"]
     share: Float[Tensor, "slots"]
+    parted: bool
     cell: Int[Tensor, "blocks columns"]
+    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Cloud:
     mask: Bool[Tensor, "clouds points"] | None
     grid: Grid
     cells: Cells | None
+    index: Int[Tensor, "clouds points"] | None = None
     _parts: "dict[int, list[Cloud]]" = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -107,14 +112,31 @@ class Cloud:
         return self.points.shape
 
     def split(self, size: int) -> "list[Cloud]":
-        """Return parts of at most ``size`` points that share the range of cells, in order."""
+        """Return parts of at most ``size`` points that share the range of cells.
+
+        Parts are neighbors in space, so that each needs few rows of cells; ``index`` says which points they hold.
+        """
         if size >= self.points.shape[1]:
             return [self]
         if size not in self._parts:
-            points = self.points.split(size, 1)
-            masks = [None] * len(points) if self.mask is None else self.mask.split(size, 1)
-            self._parts[size] = [Cloud(p, m, self.grid, self.cells) for p, m in zip(points, masks, strict=True)]
+            self._parts[size] = [self._part(i) for i in self._order().split(size, 1)]
         return self._parts[size]
+
+    def _part(self, index: Int[Tensor, "clouds part"]) -> "Cloud":
+        points = self.points.gather(1, index[..., None].expand(-1, -1, self.grid.dim))
+        mask = None if self.mask is None else self.mask.gather(1, index)
+        return Cloud(points, mask, self.grid, self.cells, index)
+
+    def _order(self) -> Int[Tensor, "clouds points"]:
+        """Return the points of each cloud by cell along the first axis, then the second, and so on."""
+        clouds, n, d = self.points.shape
+        if self.cells is None:
+            return torch.arange(n, device=self.points.device).expand(clouds, n)
+        key = torch.zeros(clouds, n, dtype=torch.long, device=self.points.device)
+        for j in range(d):
+            cell = _locate(self.points.detach()[..., j], self.grid, j)[0] - self.cells.first[j]
+            key = key * self.cells.count[j] + cell.clamp(0, self.cells.count[j] - 1)
+        return torch.argsort(key, dim=1, stable=True)
 
     def offsets(self, axis: int, source: Int[Tensor, "slots"], cell: Int[Tensor, "slots"]) -> Float[Tensor, "slots"]:
         """Return t = (x - left end) / width of the given points in the given cells; differentiable in the points."""
@@ -163,7 +185,9 @@ class Cloud:
         slots = source[order][starts].repeat_interleave(size).index_copy_(0, slot, source[order])
         shares = torch.zeros(total * size, dtype=share.dtype, device=key.device).index_copy_(0, slot, share[order])
         cell = torch.stack([c[order][starts] for c in columns], 1)
-        return Blocks(size, slots, shares, cell)
+        row = cell[:, 0] * self.cells.count[0] + cell[:, 1]
+        ends = torch.bincount(row, minlength=clouds * self.cells.count[0]).cumsum(0)
+        return Blocks(size, slots, shares, self.points.requires_grad, cell, (0, *ends.tolist()))
 
 
 def locate(

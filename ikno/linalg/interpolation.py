@@ -46,15 +46,19 @@ def _lagrange_coefficients(count: int) -> Float[Tensor, "count count"]:
 
 
 def nodes_needed(
-    profile: Callable[[Float[Tensor, "*u"]], Float[Tensor, "*u"]], reach: float, tolerance: float, slope: bool
+    profile: Callable[[Float[Tensor, "*u"]], Float[Tensor, "*u"]],
+    reach: float,
+    tolerance: float,
+    derivatives: float,
+    slope: bool,
 ) -> int | None:
-    """Return the smallest node count for which interpolation in all cells meets the tolerance, None if above MAX_NODES.
+    """Return the smallest node count for which interpolation in all cells meets two tolerances, None above MAX_NODES.
 
     ``profile(u)`` is the kernel at a distance of u >= 0 cells, negligible beyond ``reach``. What is bounded is the
-    root-mean-square error, each relative to the root mean square of the quantity itself, of the profile f, of u f'(u)
-    (the derivative in the scale parameter) and, if ``slope``, of f'(u) (the derivative in the coordinates), the last
-    at the worst position in a cell: slopes are worst at its ends, where clouds may have all their points. Measured on
-    a fine sample, not estimated.
+    root-mean-square error, each relative to the root mean square of the quantity itself: that of the profile f by
+    ``tolerance``, by ``derivatives`` that of u f'(u) (the derivative in the scale parameter) and, if ``slope``, of
+    f'(u) (the derivative in the coordinates), the last at the worst position in a cell: slopes are worst at its ends,
+    where clouds may have all their points. Measured on a fine sample, not estimated.
     """
     offsets = torch.unique(torch.linspace(0, max(math.ceil(reach), 1), 129, dtype=torch.float64).round())
     t = ((torch.arange(-1, 129, dtype=torch.float64) + 0.5) / 128).clamp(0, 1)  # middles of 128 parts, and both ends
@@ -67,7 +71,7 @@ def nodes_needed(
             derivative = _along(lambda x, m=count: lagrange(x, m), t)[1]
             worst = (derivative @ nodal[0] - exact[2]).square().mean(1).argmax()
             errors.append(_relative(derivative[worst] @ nodal[0] - exact[2][worst], exact[2]))
-        if max(errors) <= tolerance:
+        if errors[0] <= tolerance and max(errors[1:]) <= derivatives:
             return count
     return None
 

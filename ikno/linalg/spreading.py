@@ -1,21 +1,24 @@
 """Interpolation weights applied: point values onto the nodes of their cells (spread) and back (sample).
 
-Both are faces of one trilinear form in point values, node values and weights, so each is the other's gradient. Blocks
-of points in one cell make small matrix products; temporaries are bounded by working on a few blocks at a time.
+Both are faces of one trilinear form in point values, node values and weights, so each is the other's gradient. The work
+goes strip by strip, a strip being a few rows of cells along the first axis, so that node values stay in the cache and
+never exist all at once; within a strip, blocks of points in one cell make small matrix products.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ikno.linalg.geometry import Cloud
 from ikno.linalg.interpolation import lagrange
 
 Bases = tuple[Float[Tensor, "slots _"], ...]
+Rows = Float[Tensor, "rows branches columns"]
+Fine = Float[Tensor, "clouds nodes branches *rest columns"]  # branches after the nodes of the first axis
 
 
 def interpolation_weights(cloud: Cloud, nodes: tuple[int, ...]) -> Bases:
@@ -31,111 +34,144 @@ def interpolation_weights(cloud: Cloud, nodes: tuple[int, ...]) -> Bases:
     return bases[0] * blocks.share[:, None], *bases[1:]
 
 
-def spread_nodes(
-    values: Float[Tensor, "clouds points width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
-) -> Float[Tensor, "clouds *nodes width"]:
-    """Return sum_i w_i(node) v_i on all interpolation nodes of the cloud's range of cells."""
-    return _Spread.apply(values, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
+class Room:
+    """Buffers used again and again within one call: fresh memory costs more than the arithmetic done in it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return an uninitialized tensor, valid until the same name is taken again."""
+        size = prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[name] = like.new_empty(size)
+        return buffer[:size].view(shape)
 
 
-def sample_nodes(
-    fine: Float[Tensor, "clouds *nodes width"], bases: Bases, cloud: Cloud, nodes: tuple[int, ...]
-) -> Float[Tensor, "clouds points width"]:
-    """Return sum_node w_i(node) f(node) at every point; zero where the cloud is masked."""
-    return _Sample.apply(fine, cloud, nodes, *bases)  # pyright: ignore[reportReturnType]
+@dataclass(frozen=True)
+class Strip:
+    """Rows of cells along the first axis of some clouds (all rows, if more than one cloud), and the blocks in them."""
+
+    clouds: slice
+    cells: slice
+    blocks: slice
 
 
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, values, cloud, nodes, *bases):
-        ctx.cloud, ctx.nodes = cloud, nodes
-        ctx.save_for_backward(values if any(b.requires_grad for b in bases) else None, *bases)
-        return _spread(values, bases, cloud, nodes)
+@dataclass(frozen=True)
+class Interpolation:
+    """The sparse matrix W between the points of a cloud and the nodes of its range of cells.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, *grads):
-        values, *bases = ctx.saved_tensors
-        dvalues = _sample(grads[0], bases, ctx.cloud, ctx.nodes) if ctx.needs_input_grad[0] else None
-        dbases = [None] * len(bases) if values is None else _weights(values, grads[0], bases, ctx.cloud, ctx.nodes)
-        return dvalues, None, None, *dbases
+    Rows are points, those of all clouds one after the other.
+    """
 
+    cloud: Cloud
+    nodes: tuple[int, ...]
+    bases: Bases
+    room: Room = field(default_factory=Room)
 
-class _Sample(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, fine, cloud, nodes, *bases):
-        ctx.cloud, ctx.nodes = cloud, nodes
-        ctx.save_for_backward(fine if any(b.requires_grad for b in bases) else None, *bases)
-        return _sample(fine, bases, cloud, nodes)
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        assert self.cloud.cells is not None
+        return self.cloud.cells.node_counts(self.nodes)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, *grads):
-        fine, *bases = ctx.saved_tensors
-        dfine = _spread(grads[0], bases, ctx.cloud, ctx.nodes) if ctx.needs_input_grad[0] else None
-        dbases = [None] * len(bases) if fine is None else _weights(grads[0], fine, bases, ctx.cloud, ctx.nodes)
-        return dfine, None, None, *dbases
+    def strips(self, columns: int, floats: int) -> Iterator[Strip]:
+        """Yield strips with some ``floats`` node values each, for so many columns; those without points are left out."""
+        assert self.cloud.cells is not None
+        clouds, count = self.cloud.points.shape[0], self.cloud.cells.count[0]
+        starts = self.cloud.blocks.starts
+        rows = max(floats // ((self.nodes[0] - 1) * prod(self.node_counts[1:]) * columns), 1)
+        whole = max(rows // count, 1)
+        rows = -(-count // -(-count // min(rows, count)))  # strips of nearly equal height
+        for c in range(0, clouds, whole):
+            for r in range(0, count, rows):
+                stop = min(c + whole, clouds), min(r + rows, count)
+                blocks = slice(starts[c * count + r], starts[(stop[0] - 1) * count + stop[1]])
+                if blocks.start < blocks.stop:
+                    yield Strip(slice(c, stop[0]), slice(r, stop[1]), blocks)
 
+    def node_range(self, strip: Strip) -> slice:
+        """Return the nodes of a strip along the first axis."""
+        return slice(strip.cells.start * (self.nodes[0] - 1), strip.cells.stop * (self.nodes[0] - 1) + 1)
 
-def _spread(values: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
-    assert cloud.cells is not None
-    width = values.shape[-1]
-    fine = values.new_zeros(values.shape[0], *cloud.cells.node_counts(nodes), width)
-    rows, targets = values.reshape(-1, width), fine.view(-1, width)
-    for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
-        block = rows.index_select(0, source).view(*weights.shape[:2], width)
-        targets.index_add_(0, index, torch.bmm(weights.mT, block).view(-1, width))
-    return fine
+    def spread(self, rows: Rows, strip: Strip) -> Fine:
+        """Return sum_i w_i(node) v_i on the nodes of a strip, valid until the next call."""
+        branches, columns = rows.shape[1:]
+        along = self.node_range(strip)
+        clouds = strip.clouds.stop - strip.clouds.start
+        shape = (clouds, along.stop - along.start, branches, *self.node_counts[1:], columns)
+        fine = self.room.take("spread", shape, rows).zero_()
+        flat = fine.view(-1, columns)
+        for slots, index, weights in self._chunks(strip, branches, columns):
+            block = self._at_points(rows, slots).view(*weights.shape[:2], -1)
+            cell = self.room.take("cells", (len(weights), weights.shape[2], block.shape[2]), rows)
+            flat.index_add_(0, index, torch.bmm(weights.mT, block, out=cell).view(-1, columns))
+        return fine
 
+    def sample(self, fine: Fine, strip: Strip, rows: Rows) -> None:
+        """Set the rows of the strip's points to sum_node w_i(node) f(node); the last row is for empty slots.
 
-def _sample(fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> Tensor:
-    width = fine.shape[-1]
-    values = fine.new_zeros(fine.shape[0], cloud.points.shape[1], width)
-    rows, targets = values.view(-1, width), fine.reshape(-1, width)
-    for source, index, weights, _ in _chunks(bases, cloud, nodes, width):
-        cell = targets.index_select(0, index).view(weights.shape[0], -1, width)
-        rows.index_add_(0, source, torch.bmm(weights, cell).view(-1, width))
-    return values
+        Where the cloud has parts of points, they are added: the rows must be zero before.
+        """
+        (branches, columns), blocks = rows.shape[1:], self.cloud.blocks
+        flat = fine.reshape(-1, columns)
+        for slots, index, weights in self._chunks(strip, branches, columns):
+            cell = self._at_nodes(flat, index).view(len(weights), -1, branches * columns)
+            values = self.room.take("points", (*weights.shape[:2], branches * columns), rows)
+            values = torch.bmm(weights, cell, out=values).view(-1, branches, columns)
+            source = blocks.source[slots]
+            if blocks.parted:
+                rows.index_add_(0, source, values)
+            else:
+                rows.index_copy_(0, source.masked_fill(blocks.share[slots] == 0, rows.shape[0] - 1), values)
 
+    def add_gradients(self, rows: Rows, fine: Fine, strip: Strip, gradients: list[Tensor]) -> None:
+        """Add the gradient in the weights: <v_i, f(node)> contracted with the weights of the other axes."""
+        (branches, columns), d = rows.shape[1:], len(self.nodes)
+        flat = fine.reshape(-1, columns)
+        letters = "ijk"[:d]
+        for slots, index, weights in self._chunks(strip, branches, columns):
+            block = self._at_points(rows, slots).view(*weights.shape[:2], -1)
+            cell = self._at_nodes(flat, index).view(len(weights), -1, branches * columns)
+            products = torch.bmm(block, cell.mT).view(-1, *self.nodes)
+            for j in range(d):
+                others = [k for k in range(d) if k != j]
+                terms = "".join(f",s{letters[k]}" for k in others)
+                equation = f"s{letters}{terms}->s{letters[j]}"
+                gradients[j][slots] += torch.einsum(equation, products, *(self.bases[k][slots] for k in others))
 
-def _weights(values: Tensor, fine: Tensor, bases, cloud: Cloud, nodes: tuple[int, ...]) -> list[Tensor]:
-    """Return the gradient in the weights: <v_i, f(node)> contracted with the weights of the other axes."""
-    width, d = values.shape[-1], len(nodes)
-    grads = [torch.empty_like(b) for b in bases]
-    rows, targets = values.reshape(-1, width), fine.reshape(-1, width)
-    letters = "ijk"[:d]
-    for source, index, weights, slots in _chunks(bases, cloud, nodes, width):
-        block = rows.index_select(0, source).view(*weights.shape[:2], width)
-        cell = targets.index_select(0, index).view(weights.shape[0], -1, width)
-        products = torch.bmm(block, cell.mT).view(-1, *nodes)
-        for j in range(d):
-            others = [k for k in range(d) if k != j]
-            terms = "".join(f",s{letters[k]}" for k in others)
-            equation = f"s{letters}{terms}->s{letters[j]}"
-            grads[j][slots] = torch.einsum(equation, products, *(bases[k][slots] for k in others))
-    return grads
+    def _at_points(self, rows: Rows, slots: slice) -> Tensor:
+        source = self.cloud.blocks.source[slots]
+        return torch.index_select(rows, 0, source, out=self.room.take("points", (len(source), *rows.shape[1:]), rows))
 
+    def _at_nodes(self, flat: Float[Tensor, "nodes columns"], index: Int[Tensor, "targets"]) -> Tensor:
+        return torch.index_select(flat, 0, index, out=self.room.take("cells", (len(index), flat.shape[1]), flat))
 
-def _chunks(
-    bases, cloud: Cloud, nodes: tuple[int, ...], width: int
-) -> Iterator[tuple[Int[Tensor, "slots"], Int[Tensor, "targets"], Float[Tensor, "blocks size nodes"], slice]]:
-    """Yield a few blocks at a time: their points, their nodes, the weights between both and the slots they cover."""
-    assert cloud.cells is not None
-    blocks, sizes = cloud.blocks, cloud.cells.node_counts(nodes)
-    device = blocks.source.device
-    corner = blocks.cell[:, 0]
-    local = torch.zeros(1, dtype=torch.long, device=device)
-    for j, (m, n) in enumerate(zip(nodes, sizes, strict=True)):
-        corner = corner * n + blocks.cell[:, 1 + j] * (m - 1)
-        local = (local[:, None] * n + torch.arange(m, device=device)).flatten()
-    # Small enough to stay in a processor's cache, large enough to keep an accelerator busy.
-    floats = 1 << 21 if device.type == "cpu" else 1 << 26
-    step = max(floats // ((blocks.size + prod(nodes)) * width), 1)
-    for start in range(0, len(corner), step):
-        stop = min(start + step, len(corner))
-        slots = slice(start * blocks.size, stop * blocks.size)
-        weights = bases[0][slots]
-        for b in bases[1:]:
-            weights = (weights[:, :, None] * b[slots][:, None, :]).flatten(1)
-        index = (corner[start:stop, None] + local).flatten()
-        yield blocks.source[slots], index, weights.view(stop - start, blocks.size, -1), slots
+    def _chunks(
+        self, strip: Strip, branches: int, columns: int
+    ) -> Iterator[tuple[slice, Int[Tensor, "targets"], Float[Tensor, "blocks size nodes"]]]:
+        """Yield a few blocks at a time: the slots they cover, their nodes in the strip and the weights between both."""
+        blocks, counts = self.cloud.blocks, self.node_counts
+        device = blocks.source.device
+        # Small enough to stay in a processor's cache, large enough to keep an accelerator busy.
+        floats = 1 << 21 if device.type == "cpu" else 1 << 26
+        step = max(floats // ((blocks.size + prod(self.nodes)) * branches * columns), 1)
+        along = self.node_range(strip)
+        strides = [prod(counts[j + 1 :]) * (branches if j == 0 else 1) for j in range(len(counts))]
+        local = torch.zeros(1, dtype=torch.long, device=device)
+        for m, stride in zip(self.nodes, strides, strict=True):
+            local = (local[:, None] + torch.arange(m, device=device) * stride).flatten()
+        local = (local[:, None] + torch.arange(branches, device=device) * prod(counts[1:])).flatten()
+        cell = blocks.cell[strip.blocks]
+        corner = (cell[:, 0] - strip.clouds.start) * (along.stop - along.start) * strides[0]
+        corner = corner - strip.cells.start * (self.nodes[0] - 1) * strides[0]
+        for j, (m, stride) in enumerate(zip(self.nodes, strides, strict=True)):
+            corner = corner + cell[:, 1 + j] * ((m - 1) * stride)
+        start = strip.blocks.start * blocks.size
+        for part in corner.split(step):
+            slots = slice(start, start + len(part) * blocks.size)
+            start = slots.stop
+            weights = self.bases[0][slots]
+            for b in self.bases[1:]:
+                weights = (weights[:, :, None] * b[slots][:, None, :]).flatten(1)
+            yield slots, (part[:, None] + local).flatten(), weights.view(len(part), blocks.size, -1)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ikno.linalg.geometry import Cloud
-from ikno.linalg.spreading import interpolation_weights, sample_nodes, spread_nodes
+from ikno.linalg.spreading import Interpolation, interpolation_weights
 
 
 def density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
@@ -18,8 +18,11 @@ def density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
         if cloud.cells is None:
             raise ValueError("points lie too far outside the grid for density weights; use point_weights='uniform'")
         nodes = (2,) * cloud.grid.dim
-        weights = interpolation_weights(cloud, nodes)
-        ones = torch.ones_like(cloud.points[..., :1]).to(weights[0].dtype)
-        density = sample_nodes(spread_nodes(ones, weights, cloud, nodes), weights, cloud, nodes)[..., 0]
-        density = density.to(cloud.points.dtype)
+        w = Interpolation(cloud, nodes, interpolation_weights(cloud, nodes))
+        clouds, points = cloud.points.shape[:2]
+        ones = torch.ones(clouds * points, 1, 1, dtype=w.bases[0].dtype, device=cloud.points.device)
+        density = ones.new_zeros(clouds * points + 1, 1, 1)
+        for strip in w.strips(1, 1 << 22):
+            w.sample(w.spread(ones, strip), strip, density)
+        density = density[:-1].view(clouds, points).to(cloud.points.dtype)
         return torch.where(density > 0, 1 / density.clamp(min=torch.finfo(density.dtype).tiny), 0)

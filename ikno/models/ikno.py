@@ -168,7 +168,12 @@ class IKNO(nn.Module):
         with torch.autocast(state.device.type, enabled=False):
             expanded = form.expand(self._resolve(state.to(self._dtype), self.settings.decoder_resolvent), cloud)
         read = partial(self._read, form, expanded)
-        return torch.cat([self._chunked(read, part) for part in cloud.split(self.settings.point_chunk)], 1)
+        parts = cloud.split(self.settings.point_chunk)
+        values = torch.cat([self._chunked(read, part) for part in parts], 1)
+        if len(parts) == 1:
+            return values
+        order = torch.cat([i for part in parts if (i := part.index) is not None], 1)
+        return _taken(values, torch.argsort(order, 1))
 
     def _to_latent(self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None) -> Tensor:
         """Return the fused latent features V_G before the transformer."""
@@ -178,22 +183,18 @@ class IKNO(nn.Module):
             mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
         form = self._contraction(cloud)
-        size = self.settings.point_chunk
+        equal = weights.shape[1] == 1  # a factor on the grid, which is smaller than the cloud
         total: tuple[Tensor, ...] = ()
-        parts = cloud.split(size)
-        equal = (
-            weights.shape[1] == 1
-        )  # one weight for all points: a factor on the grid, which is smaller than the cloud
-        weights_of_parts = [None] * len(parts) if equal else weights.split(size, 1)
-        for part, f, w in zip(parts, features.split(size, 1), weights_of_parts, strict=True):
-            spread = self._chunked(partial(self._spread, form), f, part, w)
-            add = torch.add if torch.is_grad_enabled() else torch.Tensor.add_  # in place: node grids can be large
+        for part in cloud.split(self.settings.point_chunk):
+            f, w = (x if part.index is None else _taken(x, part.index) for x in (features, weights.unsqueeze(-1)))
+            spread = self._chunked(partial(self._spread, form), f, part, None if equal else w)
+            add = torch.add if torch.is_grad_enabled() else torch.Tensor.add_
             total = tuple(add(a, b) for a, b in zip(total, spread, strict=True)) if total else spread
         with torch.autocast(features.device.type, enabled=False):
-            branches = form.collect(total)
+            grids = form.collect(total)
             if equal:
-                branches = tuple(b * weights.view(-1, *(1,) * (self.dim + 1)) for b in branches)
-            resolved = self._resolve(branches, self.settings.resolvent)
+                grids = tuple(g * weights.view(-1, *(1,) * (self.dim + 1)) for g in grids)
+            resolved = self._resolve(grids, self.settings.resolvent)
         return self.encoder_fusion(torch.cat(resolved, -1))
 
     def _tokens(self, features: Tensor, cloud: Cloud) -> Tensor:
@@ -205,12 +206,12 @@ class IKNO(nn.Module):
         tokens = self._tokens(features, cloud)
         with torch.autocast(tokens.device.type, enabled=False):
             tokens = tokens.to(self._dtype)
-            return form.spread(tokens if weights is None else tokens * weights[..., None], cloud)
+            return form.spread(tokens if weights is None else tokens * weights, cloud)
 
     def _read(self, form: Contraction, expanded: tuple[Tensor, ...], cloud: Cloud) -> Tensor:
         with torch.autocast(expanded[0].device.type, enabled=False):
             branches = form.sample(expanded, cloud)
-        return self.head(self.decoder_fusion(torch.cat(branches, -1)))
+        return self.head(self.decoder_fusion(branches.flatten(-2)))
 
     def _chunked(self, function, *arguments):
         return (
@@ -274,6 +275,15 @@ def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
     parameters = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
     options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
     return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
+
+
+def _taken(x: Float[Tensor, "batch points width"], index: Tensor) -> Float[Tensor, "batch part width"]:
+    """Return the rows of x with the given indices, the same for all samples or each its own; a single row is shared."""
+    if x.shape[1] == 1:
+        return x
+    if index.shape[0] == 1:
+        return x.index_select(1, index[0])
+    return x.expand(index.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _fusion(inputs: int, width: int, normalize: bool) -> nn.Module:

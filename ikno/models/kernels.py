@@ -86,24 +86,32 @@ class BaseKernel(nn.Module):
         return product
 
     def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
-        """Return the interpolation nodes per cell that meet the tolerance along each axis, None if too many."""
+        """Return the interpolation nodes per cell that meet the tolerance along each axis, None if too many.
+
+        The relative error of a product is at most the sum of those of its factors. Values are far more exact than
+        derivatives, so each axis has .3 / dim of the tolerance for values; a derivative takes one axis' derivative and
+        the values of the others, which leaves 1 - .3 (dim - 1) / dim for it.
+        """
         counts = []
+        values, derivatives = 0.3 * tolerance / self.dim, tolerance * (1 - 0.3 * (self.dim - 1) / self.dim)
         beta, gamma = self.beta.tolist(), self.gamma.tolist()
         for j in range(self.dim):
             width = grid.spacing(j)
-            counts.append(_nodes("gaussian", _rounded_up(beta[j] * width), tolerance / self.dim, slope))
-            counts.append(_nodes("laplace", _rounded_up(gamma[j] * width), tolerance / self.dim, slope))
+            counts.append(_nodes("gaussian", _rounded_up(beta[j] * width), values, derivatives, slope))
+            counts.append(_nodes("laplace", _rounded_up(gamma[j] * width), values, derivatives, slope))
         if any(m is None for m in counts):
             return None
         return tuple(max(counts[2 * j], counts[2 * j + 1]) for j in range(self.dim))
 
 
 @lru_cache(maxsize=4096)
-def _nodes(shape: Literal["gaussian", "laplace"], scale: float, tolerance: float, slope: bool) -> int | None:
+def _nodes(
+    shape: Literal["gaussian", "laplace"], scale: float, values: float, derivatives: float, slope: bool
+) -> int | None:
     """Return the nodes that a profile with the given scale per cell needs."""
     if shape == "gaussian":
-        return nodes_needed(lambda u: torch.exp(-((scale * u) ** 2)), 4 / scale, tolerance, slope)
-    return nodes_needed(lambda u: torch.exp(-scale * u), 8 / scale, tolerance, slope)
+        return nodes_needed(lambda u: torch.exp(-((scale * u) ** 2)), 4 / scale, values, derivatives, slope)
+    return nodes_needed(lambda u: torch.exp(-scale * u), 8 / scale, values, derivatives, slope)
 
 
 def _rounded_up(scale: float) -> float:

@@ -295,7 +295,7 @@ def test_any_chunk_gives_the_same(chunk, clouds):
 
     def to_points(w, x):
         cloud = locate(x, grid)
-        return form.sample(form.expand(w, cloud), cloud)
+        return form.sample(form.expand(w, cloud), cloud).unbind(-2)
 
     found = evaluate((to_grid, to_points), kernels, x, v, w, True)
     compare(found, evaluate(oracle(kernels, grid), kernels, x, v, w, True), 1e-12)
@@ -310,7 +310,7 @@ def test_any_chunk_gives_the_same(chunk, clouds):
 @pytest.mark.parametrize("size", [7, 29])
 @pytest.mark.parametrize("method", ["dense", "local"])
 def test_parts_of_a_cloud(method, size, slope):
-    """F7: spread parts add up, and one expanded grid serves every part; gradients included."""
+    """F7: the sums over parts add up, and parts hold the points that they name; gradients included."""
     grid, kernels = GRIDS[2], branches(2, 2.0)
     x = draw("lines", grid, points=30)
     v, w = features(grid, 30)
@@ -318,15 +318,16 @@ def test_parts_of_a_cloud(method, size, slope):
     def to_grid(v, x):
         cloud = locate(x, grid)
         form = contraction(kernels, cloud, method)
-        parts = [form.spread(a, part) for a, part in zip(v.split(size, 1), cloud.split(size), strict=True)]
+        parts = [form.spread(v[:, part.index[0]], part) for part in cloud.split(size)]
         return form.collect(tuple(torch.stack(p).sum(0) for p in zip(*parts, strict=True)))
 
     def to_points(w, x):
         cloud = locate(x, grid)
         form = contraction(kernels, cloud, method)
         expanded = form.expand(w, cloud)
-        parts = [form.sample(expanded, part) for part in cloud.split(size)]
-        return tuple(torch.cat(p, 1) for p in zip(*parts, strict=True))
+        parts = torch.cat([form.sample(expanded, part) for part in cloud.split(size)], 1)
+        order = torch.cat([part.index[0] for part in cloud.split(size)])
+        return parts[:, torch.argsort(order)].unbind(-2)
 
     found = evaluate((to_grid, to_points), kernels, x, v, w, slope)
     compare(found, evaluate(package(kernels, grid, method), kernels, x, v, w, slope), 1e-12)
@@ -590,7 +591,7 @@ def test_dense_forms_at_most_one_chunk(clouds):
     x = draw("uniform", grid, points=50, clouds=clouds).requires_grad_()
     v, w = features(grid, 50, kernels=1)
     form, cloud = Dense([kernel], grid, 1000), locate(x, grid)
-    outputs = [*form.collect(form.spread(v, cloud)), *form.sample(form.expand(w, cloud), cloud)]
+    outputs = [*form.collect(form.spread(v, cloud)), *form.sample(form.expand(w, cloud), cloud).unbind(-2)]
     torch.stack([y.square().sum() for y in outputs]).sum().backward()
     assert 500 < kernel.largest <= 1000
 

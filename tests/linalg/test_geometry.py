@@ -218,22 +218,32 @@ def test_neighbors_of_a_line_are_on_their_own_side(dtype):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.parametrize("size", [1, 7, 39, 40, 100])
-def test_split_covers_all_points_in_order(size, wanted, masked):
+def test_split_covers_all_points(size, wanted, masked):
     x = draw(GRIDS[2], "lines", clouds=2).requires_grad_(wanted)
     mask = torch.rand(2, 40, generator=torch.Generator().manual_seed(2)) < 0.7 if masked else None
     cloud = locate(x, GRIDS[2], mask)
     parts = cloud.split(size)
     assert [p.points.shape[1] for p in parts[:-1]] == [size] * (len(parts) - 1)
     assert 1 <= parts[-1].points.shape[1] <= size
-    assert torch.equal(torch.cat([p.points for p in parts], 1), cloud.points)
+    if len(parts) == 1:
+        assert parts[0] is cloud
+        return
+    order = torch.cat([p.index for p in parts], 1)
+    assert torch.equal(order.sort(1)[0], torch.arange(40).expand(2, 40))
+    for c in range(2):
+        assert torch.equal(torch.cat([p.points for p in parts], 1)[c], cloud.points[c, order[c]])
+    rows = (x.detach() - lines(GRIDS[2], 0)[0])[..., 0].div(GRIDS[2].spacing(0)).floor().gather(1, order)
+    last = cloud.cells.first[0] + cloud.cells.count[0] - 1  # its upper end is no cell of its own
+    assert (rows.clamp(max=last).diff(dim=1) >= 0).all() or masked  # neighbors in space
     assert all(p.cells == cloud.cells and p.grid == cloud.grid for p in parts)
     if mask is not None:
         found = [p.mask for p in parts if p.mask is not None]
-        assert torch.equal(torch.cat(found, 1), mask)
+        assert torch.equal(torch.cat(found, 1), mask.gather(1, order))
     for part in parts:
         check_slots(part)
     total = torch.cat([totals(p) for p in parts], 1)
-    assert torch.equal(total, torch.ones(2, 40, dtype=torch.float64) if mask is None else mask.double())
+    expected = torch.ones(2, 40, dtype=torch.float64) if mask is None else mask.gather(1, order).double()
+    assert torch.equal(total, expected)
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -130,7 +130,7 @@ def brute_errors(shape, scale, count):
 
 
 def asked(shape, scale, tolerance, slope):
-    return nodes_needed(lambda u: PROFILES[shape][0](scale, u), 4 / scale, tolerance, slope)
+    return nodes_needed(lambda u: PROFILES[shape][0](scale, u), 4 / scale, tolerance, tolerance, slope)
 
 
 @pytest.mark.parametrize("slope", [False, True])
