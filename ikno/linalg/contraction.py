@@ -8,6 +8,9 @@ from ikno.linalg.geometry import Cells, Cloud, Grid
 from ikno.linalg.local import Local
 from ikno.linalg.sums import Contraction, Kernel, OnGrid, Values
 
+# Numbers kept per channel: 4 GB in single precision at width 256.
+MAX_KEPT = 1 << 22
+
 
 def contraction(
     kernels: Sequence[Kernel],
@@ -28,13 +31,15 @@ def contraction(
     slope = cloud.points.requires_grad
     counts = [k.nodes(grid, tolerance, slope) for k in kernels]
     known = [c for c in counts if c is not None]
-    if cells is None or len(known) < len(counts):
+    reason = None
+    if cells is None:
+        reason = "points lie too far outside the grid"
+    elif len(known) < len(counts):
+        reason = "a kernel is no product or too narrow for the grid"
+    elif len(kernels) * _kept(cells, grid, known) > MAX_KEPT:
+        reason = "kernels this narrow need too many interpolation nodes"
+    if cells is None or reason is not None:
         if method == "local":
-            reason = (
-                "points lie too far outside the grid"
-                if cells is None
-                else "a kernel is no product or too narrow for the grid"
-            )
             raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
         return Dense(kernels, grid)
     nodes = tuple(max(axis) for axis in zip(*known, strict=True))
@@ -43,6 +48,11 @@ def contraction(
     if method == "local" or local < dense:
         return Local(kernels, grid, cells, tuple(known), slope, cloud.points.dtype)
     return Dense(kernels, grid)
+
+
+def _kept(cells: Cells, grid: Grid, nodes: Sequence[tuple[int, ...]]) -> int:
+    """Return the numbers per kernel and channel that the local form keeps between points and grid."""
+    return grid.size[0] * max(prod(cells.node_counts(n)[1:]) for n in nodes)
 
 
 def _dense_cost(grid: Grid, points: int, kernels: int) -> float:

@@ -6,7 +6,7 @@ small per-axis tables between nodes and grid points: K_GP ~= (T_1 (x) ... (x) T_
 sparse. See docs/design.md.
 
 W and T_1 are applied strip by strip, so that node values exist for a few rows of cells at a time (and are formed again
-in the backward pass); what is kept between points and grid has grid points along the first axis, nodes along the others.
+in the backward pass); what is kept between points and grid has grid points along the first axis, nodes along the rest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ class _Spread(torch.autograd.Function):
         rows, dhalf = values.view(-1, 1, values.shape[2]), grads[0].contiguous()
         dvalues = _rows_for(w, values, 1) if need_values else None
         dtable = torch.zeros_like(table) if need_table else None
-        dbases = [torch.zeros_like(b) if need_bases else None for b in bases]
+        dbases = [torch.zeros_like(b) for b in bases] if need_bases else []
         for piece in _pieces(w, values):
             along = w.node_range(piece.strip)
             part, at_grid = rows[piece.at_points], dhalf[piece.on_grid]
@@ -138,7 +138,13 @@ class _Spread(torch.autograd.Function):
                     w.sample(dfine, piece.strip, dvalues[piece.from_points])
                 if need_bases:
                     w.add_gradients(part, dfine, piece.strip, dbases)
-        return None if dvalues is None else dvalues[:-1].view(values.shape), dtable, None, None, *dbases
+        return (
+            None if dvalues is None else dvalues[:-1].view(values.shape),
+            dtable,
+            None,
+            None,
+            *(dbases or [None] * len(bases)),
+        )
 
 
 class _Sample(torch.autograd.Function):
@@ -162,7 +168,7 @@ class _Sample(torch.autograd.Function):
         found = [torch.zeros_like(t) if n else None for t, n in zip(ctx.saved_tensors, needed, strict=True)]
         rows = grads[0].contiguous().view(-1, *grads[0].shape[2:])
         for i, run in enumerate(_by_run(ctx.cloud, ctx.nodes, ctx.saved_tensors)):
-            dbases = found[i * d : (i + 1) * d]
+            dbases = [b for b in found[i * d : (i + 1) * d] if b is not None]
             dhalves, dtables = found[-2 * count : -count][run.kernels], found[-count:][run.kernels]
             for piece in _pieces(run.w, run.halves[0], len(run.halves)):
                 along = run.w.node_range(piece.strip)
@@ -173,7 +179,7 @@ class _Sample(torch.autograd.Function):
                         _put_product(dhalf[piece.on_grid], run.tables[q][:, along], dfine[:, :, q], piece.first)
                     if dtable is not None:
                         dtable[:, along] += _outer(run.halves[q][piece.on_grid], dfine[:, :, q])
-                if dbases[0] is not None:
+                if dbases:
                     run.w.add_gradients(part, _fine(run, piece), piece.strip, dbases)
         return None, None, *found
 
@@ -221,7 +227,7 @@ def _fine(run: _Run, piece: "_Piece") -> Fine:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A strip for some columns of some samples: rows of the points and part of the batch; ``first`` if it begins one."""
+    """A strip for some columns of some samples: rows of the points, part of the batch, whether it is its first."""
 
     strip: Strip
     rows: slice
@@ -289,8 +295,9 @@ def _put_product(
 ) -> None:
     """Set the total to the product with the first axis, or add it if it is not the first."""
     if len(total) == 1:
-        flat = total[0].flatten(1)  # a view, unless only some of the columns are meant
-        if flat.data_ptr() == total.data_ptr():
+        whole = total.ndim < 4 or total.stride(-2) == total.shape[-1]  # all columns, so that rows are contiguous
+        if whole:
+            flat = total[0].flatten(1)
             torch.addmm(flat, t, x[0].flatten(1), beta=0 if first else 1, out=flat)
             return
     if first:

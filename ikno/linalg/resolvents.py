@@ -4,7 +4,7 @@ Everything that depends on the matrix alone is done once, in float64 and on smal
 the precision of ``v``, which has the shape [..., *grid, width].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
@@ -27,55 +27,55 @@ def vanilla(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
     alpha = _as_tensor(alpha, factors)
     with torch.no_grad():
         pairs = [torch.linalg.eigh((k.double() + k.double().mT) / 2) for k in factors]
-        values = reduce(lambda a, b: a[..., None] * b, [p.eigenvalues for p in pairs])
-        gap = 1 - alpha.double() * values
+        gap = 1 - alpha.double() * _products([p.eigenvalues for p in pairs])
         _check_regular(gap.abs().min(), gap.abs().max(), factors[0].dtype)
-    vectors = [p.eigenvectors for p in pairs]
+    return lambda v: _SymmetricSolve.apply(v, alpha, pairs, gap, *factors)  # pyright: ignore[reportReturnType]
 
-    def solve(v: Float[Tensor, "*grid width"]) -> Float[Tensor, "*grid width"]:
-        coefficients = kron_apply([u.mT for u in vectors], v) / gap.to(v.dtype)[..., None]
-        return kron_apply(vectors, coefficients)
 
-    return lambda v: _SymmetricSolve.apply(v, alpha, solve, *factors)  # pyright: ignore[reportReturnType]
+def _products(values: Sequence[Float[Tensor, "_"]]) -> Float[Tensor, "..."]:
+    """Return all products of one number from each list, as a tensor with one axis per list."""
+    return reduce(lambda a, b: a[..., None] * b, values)
 
 
 class _SymmetricSolve(torch.autograd.Function):
     """Y = (I - alpha K)^-1 V as a linear solve with its own backward, so that eigenvectors are never differentiated.
 
     With W = (I - alpha K)^-1 dY: dV = W, d(alpha) = <W, K Y>, and dK_j = alpha W (Y seen through the other factors),
-    symmetrized because ``solve`` reads the symmetric part of each factor.
+    symmetrized because only the symmetric part of a factor enters. The sums are taken in the eigenbasis, where K is
+    diagonal: on the grid they would cancel and lose digits.
     """
 
     @staticmethod
-    def forward(ctx, v, alpha, solve, *factors):
-        y = solve(v)
-        ctx.solve = solve
+    def forward(ctx, v, alpha, pairs, gap, *factors):
+        y = kron_apply([p.eigenvectors.mT for p in pairs], v) / gap.to(v.dtype)[..., None]
+        ctx.pairs, ctx.gap = pairs, gap
         ctx.save_for_backward(y, alpha, *factors)
-        return y
+        return kron_apply([p.eigenvectors for p in pairs], y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):
-        (dy,) = grads
         y, alpha, *factors = ctx.saved_tensors
-        w = ctx.solve(dy)
-        symmetric = [((k + k.mT) / 2).to(y.dtype) for k in factors]
-        d = len(factors)
-        need_alpha, need_factors = ctx.needs_input_grad[1], ctx.needs_input_grad[3:]
-        dalpha = (w * kron_apply(symmetric, y)).sum().to(alpha.dtype) if need_alpha else None
+        pairs, d = ctx.pairs, len(factors)
+        w = kron_apply([p.eigenvectors.mT for p in pairs], grads[0]) / ctx.gap.to(y.dtype)[..., None]
+        dv = kron_apply([p.eigenvectors for p in pairs], w) if ctx.needs_input_grad[0] else None
+        dalpha = None
+        if ctx.needs_input_grad[1]:
+            values = _products([p.eigenvalues for p in pairs]).to(y.dtype)
+            dalpha = (w * y * values[..., None]).sum().to(alpha.dtype)
         dfactors: list[Tensor | None] = []
-        for j, needed in enumerate(need_factors):
+        for j, needed in enumerate(ctx.needs_input_grad[4:]):
             if not needed:
                 dfactors.append(None)
                 continue
-            others = [
-                torch.eye(k.shape[0], dtype=k.dtype, device=k.device) if i == j else k for i, k in enumerate(symmetric)
-            ]
-            z = kron_apply(others, y) if d > 1 else y
+            others = [p.eigenvalues if i != j else torch.ones_like(p.eigenvalues) for i, p in enumerate(pairs)]
+            seen = y * _products(others).to(y.dtype)[..., None]
             axis = y.ndim - 1 - d + j
-            dk = alpha.to(y.dtype) * w.movedim(axis, 0).flatten(1) @ z.movedim(axis, 0).flatten(1).mT
+            core = (w.movedim(axis, 0).flatten(1) @ seen.movedim(axis, 0).flatten(1).mT).double()
+            vectors = pairs[j].eigenvectors
+            dk = alpha.double() * vectors @ core @ vectors.mT
             dfactors.append(((dk + dk.mT) / 2).to(factors[j].dtype))
-        return w if ctx.needs_input_grad[0] else None, dalpha, None, *dfactors
+        return dv, dalpha, None, None, *dfactors
 
 
 def tensor_product(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:

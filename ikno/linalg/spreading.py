@@ -76,7 +76,7 @@ class Interpolation:
         return self.cloud.cells.node_counts(self.nodes)
 
     def strips(self, columns: int, floats: int) -> Iterator[Strip]:
-        """Yield strips with some ``floats`` node values each, for so many columns; those without points are left out."""
+        """Yield strips with some ``floats`` node values each, for so many columns; empty ones are left out."""
         assert self.cloud.cells is not None
         clouds, count = self.cloud.points.shape[0], self.cloud.cells.count[0]
         starts = self.cloud.blocks.starts
@@ -125,7 +125,7 @@ class Interpolation:
             else:
                 rows.index_copy_(0, source.masked_fill(blocks.share[slots] == 0, rows.shape[0] - 1), values)
 
-    def add_gradients(self, rows: Rows, fine: Fine, strip: Strip, gradients: list[Tensor]) -> None:
+    def add_gradients(self, rows: Rows, fine: Fine, strip: Strip, gradients: Sequence[Tensor]) -> None:
         """Add the gradient in the weights: <v_i, f(node)> contracted with the weights of the other axes."""
         (branches, columns), d = rows.shape[1:], len(self.nodes)
         flat = fine.reshape(-1, columns)

@@ -1,5 +1,6 @@
 import copy
 import math
+import sys
 from itertools import product
 
 import pytest
@@ -306,6 +307,11 @@ def test_any_chunk_gives_the_same(chunk, clouds):
         assert relative(b.detach(), a.detach()) < 1e-6
 
 
+def names(part):
+    assert part.index is not None
+    return part.index[0]
+
+
 @pytest.mark.parametrize("slope", [False, True])
 @pytest.mark.parametrize("size", [7, 29])
 @pytest.mark.parametrize("method", ["dense", "local"])
@@ -318,7 +324,7 @@ def test_parts_of_a_cloud(method, size, slope):
     def to_grid(v, x):
         cloud = locate(x, grid)
         form = contraction(kernels, cloud, method)
-        parts = [form.spread(v[:, part.index[0]], part) for part in cloud.split(size)]
+        parts = [form.spread(v[:, names(part)], part) for part in cloud.split(size)]
         return form.collect(tuple(torch.stack(p).sum(0) for p in zip(*parts, strict=True)))
 
     def to_points(w, x):
@@ -326,7 +332,7 @@ def test_parts_of_a_cloud(method, size, slope):
         form = contraction(kernels, cloud, method)
         expanded = form.expand(w, cloud)
         parts = torch.cat([form.sample(expanded, part) for part in cloud.split(size)], 1)
-        order = torch.cat([part.index[0] for part in cloud.split(size)])
+        order = torch.cat([names(part) for part in cloud.split(size)])
         return parts[:, torch.argsort(order)].unbind(-2)
 
     found = evaluate((to_grid, to_points), kernels, x, v, w, slope)
@@ -645,3 +651,43 @@ def test_density_weights_need_cells():
     x[0, 0] = 1e9
     with pytest.raises(ValueError, match="too far outside"):
         density_weights(locate(x, GRIDS[2]))
+
+
+def test_too_many_nodes_are_refused_or_avoided(monkeypatch):
+    """F5: what the local form would keep is bounded; auto takes the dense form instead."""
+    monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "MAX_KEPT", 1000)
+    cloud = locate(draw("uniform", GRIDS[2], points=5000), GRIDS[2])
+    kernels = branches(2, 1.0)
+    assert isinstance(contraction(kernels, cloud), Dense)
+    with pytest.raises(ValueError, match=r"too many interpolation nodes.*dense"):
+        contraction(kernels, cloud, "local")
+
+
+@pytest.mark.parametrize("clouds", [1, 3])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("slope", [False, True])
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("floats", [1, 400, 5000])
+def test_any_strips_give_the_same(monkeypatch, floats, d, slope, masked, clouds):
+    """F7: strips of one row and some columns, of several clouds, or everything at once; a masked sample too."""
+    grid = Grid((5, 4, 3)[:d], (0.0, -1.0, 2.0)[:d], (1.0, 0.5, 2.5)[:d])
+    kernels = [*branches(d, 0.5), *branches(d, 3.0)]  # runs of different nodes
+    x = draw("outside", grid, points=25, clouds=clouds)
+    mask = None
+    if masked:
+        mask = torch.rand(clouds, 25, generator=torch.Generator().manual_seed(2)) < 0.6
+        mask[-1] = False
+    v, w = features(grid, 25, batch=3, width=20, kernels=4)
+    forms = package(kernels, grid, "local", mask=mask)
+
+    def evaluated():
+        y = x.clone().requires_grad_(slope)
+        up, down = forms[0](v.requires_grad_(), y), forms[1]([f.requires_grad_() for f in w], y)
+        inputs = [v, *w, *parameters(kernels), *([y] if slope else [])]
+        total = torch.stack([(o * torch.sin(torch.arange(o.numel()).view(o.shape))).sum() for o in (*up, *down)]).sum()
+        return [*up, *down, *torch.autograd.grad(total, inputs, allow_unused=True)]
+
+    whole = evaluated()
+    monkeypatch.setattr("ikno.linalg.local._floats", lambda _: floats)
+    for a, b in zip(whole, evaluated(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-10)

@@ -228,11 +228,12 @@ def test_split_covers_all_points(size, wanted, masked):
     if len(parts) == 1:
         assert parts[0] is cloud
         return
-    order = torch.cat([p.index for p in parts], 1)
+    order = torch.cat([p.index for p in parts if p.index is not None], 1)
     assert torch.equal(order.sort(1)[0], torch.arange(40).expand(2, 40))
     for c in range(2):
         assert torch.equal(torch.cat([p.points for p in parts], 1)[c], cloud.points[c, order[c]])
     rows = (x.detach() - lines(GRIDS[2], 0)[0])[..., 0].div(GRIDS[2].spacing(0)).floor().gather(1, order)
+    assert cloud.cells is not None
     last = cloud.cells.first[0] + cloud.cells.count[0] - 1  # its upper end is no cell of its own
     assert (rows.clamp(max=last).diff(dim=1) >= 0).all() or masked  # neighbors in space
     assert all(p.cells == cloud.cells and p.grid == cloud.grid for p in parts)

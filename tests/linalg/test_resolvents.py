@@ -275,3 +275,21 @@ def test_single_precision(kind, d, scale):
     found = resolvent(kind, [k.float() for k in factors], -0.3)(v.float())
     assert found.dtype == torch.float32
     assert relative(found.double(), oracle(kind, factors, -0.3, v)) < 1e-5
+
+
+@pytest.mark.parametrize("n", [16, 24])
+def test_vanilla_gradients_keep_their_digits_in_single_precision(n):
+    """F2: sums on the grid would cancel; in the eigenbasis of a smooth kernel they do not."""
+    y = torch.linspace(-1, 1, n, dtype=torch.float64)
+    u = y[:, None] - y
+    k = torch.exp(-(u**2)) + torch.exp(-u.abs())
+    g = torch.Generator().manual_seed(0)
+    v, c = torch.randn(2, n, n, 16, generator=g, dtype=torch.float64)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        factors = [k.clone().requires_grad_(), (0.7 * k).requires_grad_()]
+        alpha = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+        out = vanilla(factors, alpha)(v.to(dtype))
+        grads = torch.autograd.grad((out * c.to(dtype)).sum(), [alpha, *factors])
+        found.append(torch.cat([x.flatten() for x in grads]))
+    assert (found[1] - found[0]).norm() <= 1e-5 * found[0].norm()
