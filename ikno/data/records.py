@@ -1,0 +1,67 @@
+"""One simulation in physical units, and what makes one."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import PositiveInt
+
+from ikno.config import Settings
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One simulation as stored: values (solution) and conditions (known coefficients) at points, at some times.
+
+    Steady problems have one time. Conditions without a time of their own hold at all times.
+    """
+
+    points: Float[np.ndarray, "points dim"]
+    values: Float[np.ndarray, "times points variables"]
+    conditions: Float[np.ndarray, "_ points conditions"] | None = None
+
+
+class Generator(Settings, ABC):
+    """A problem to be solved for random data: its settings are its parameters, and are stored with what it makes.
+
+    ``resolution`` is that of the solver (grid points along an axis, or what the docstring of the problem says) and
+    ``points`` how many points are kept, None for all.
+    """
+
+    resolution: PositiveInt
+    points: PositiveInt | None = None
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """The times of the snapshots; a single 0 for steady problems."""
+        return (0.0,)
+
+    def cloud(self, rng: np.random.Generator) -> Float[np.ndarray, "points dim"] | None:
+        """Return the points that all samples share, None if each has its own."""
+        return None
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, cloud: Float[np.ndarray, "points dim"] | None) -> Trajectory:
+        """Return one simulation; all its randomness comes from ``rng``."""
+
+
+def grid_cloud(
+    resolution: int, points: int | None, rng: np.random.Generator, periodic: bool
+) -> Float[np.ndarray, "points 2"]:
+    """Return points of the regular grid on the unit square in random order, the first ``points`` of them.
+
+    Periodic grids have their points at i / resolution, others at i / (resolution - 1).
+    """
+    steps = np.arange(resolution) / (resolution if periodic else resolution - 1)
+    grid = np.stack(np.meshgrid(steps, steps, indexing="ij"), -1).reshape(-1, 2)
+    return grid[rng.permutation(len(grid))[:points]]
+
+
+def at_cloud(
+    field: Float[np.ndarray, "*lead n n"], cloud: Float[np.ndarray, "points 2"], periodic: bool
+) -> Float[np.ndarray, "*lead points"]:
+    """Return the values of a field on that grid (first axis x, second y) at points that belong to it."""
+    n = field.shape[-1]
+    index = np.rint(cloud * (n if periodic else n - 1)).astype(int)
+    return field[..., index[:, 0], index[:, 1]]
