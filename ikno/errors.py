@@ -1,19 +1,21 @@
-"""Errors at the human boundary."""
+"""The one exception meant for people."""
 
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
 
-class UserError(Exception):
-    """Bad input from a person: one line that says what, where and the remedy.
+class UserError(ValueError):
+    """Bad input from a person: one line that says what was wrong, what was found, what is accepted and what to do.
 
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints the message without a traceback and exits with code 2. Misuse of the library by a
+    programmer raises a plain ``ValueError`` instead.
     """
 
 
 def require(module: str, extra: str) -> ModuleType:
     """Return an optional module, or raise a UserError with the command that installs it."""
-    if find_spec(module.partition(".")[0]) is None:
-        raise UserError(f"this needs {module.partition('.')[0]}; install it with: pip install 'ikno[{extra}]'")
+    package = module.partition(".")[0]
+    if find_spec(package) is None:
+        raise UserError(f"this needs {package}, which is not installed; get it with: pip install 'ikno[{extra}]'")
     return import_module(module)
