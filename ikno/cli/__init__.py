@@ -2,11 +2,13 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ikno import __version__
+from ikno.cli.data import data
+from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.errors import UserError
 
 app = typer.Typer(
@@ -16,10 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, for instance grid_size=32 d_model=64.")
-]
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
@@ -59,20 +58,6 @@ def models(
     for row in rows:
         table.add_row(row["model"], f"{row['parameters']:,}", row["summary"])
     Console().print(table)
-
-
-def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """Return ``key=value`` strings as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
-    values: dict[str, Any] = {}
-    for item in items:
-        key, separator, text = item.partition("=")
-        if not separator or not key:
-            raise UserError(f"{item!r} is not a setting; write key=value, for instance grid_size=32")
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
-    return values
 
 
 def main() -> None:

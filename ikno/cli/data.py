@@ -1,0 +1,237 @@
+"""Commands about data sets: list, info, generate, download, plot."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ikno.cli.options import Json, Overrides, parse_overrides
+from ikno.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ikno.data.files import Dataset
+
+data = typer.Typer(help="Benchmarks and data files.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A benchmark, a card (.toml) or a data file.")]
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets [default: the environment's IKNO_DATA, or ./data].")
+]
+
+
+@data.command("list")
+def list_sets(folder: Folder = None, as_json: Json = False) -> None:
+    """List the benchmarks: what is predicted from what, and which are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.data.catalog import CATALOG
+    from ikno.data.files import find_file
+    from ikno.data.library import data_folder
+
+    rows = []
+    for card in CATALOG.values():
+        try:
+            here = str(find_file(card, folder or data_folder()))
+        except UserError:
+            here = None
+        rows.append({**card.model_dump(mode="json"), "here": here})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None)
+    for title in ("name", "predicts", "from", "times", "generated", "here"):
+        table.add_column(title, no_wrap=title in ("name", "times", "generated", "here"))
+    for row in rows:
+        times = "steady" if row["times"] is None else f"{row['snapshots']} in {row['times'][0]:g}..{row['times'][1]:g}"
+        inputs = [*(["u(0)"] if row["times"] else []), *row["conditions"]]
+        made = row["label"].partition(":")[0] if row["generated"] else "no"
+        table.add_row(row["name"], _few(row["active"]), _few(inputs), times, made, "yes" if row["here"] else "no")
+    Console().print(table)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... ({len(names)})"
+
+
+@data.command()
+def info(
+    name: Name,
+    folder: Folder = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples to read for the statistics.")] = 64,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a data file, its statistics beside the published ones, and what is missing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.data.library import load_data
+
+    with load_data(name, folder) as dataset:
+        found = summary(dataset, samples)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    console = Console()
+    for key in ("file", "benchmark", "label", "source", "license"):
+        if found[key]:
+            console.print(f"{key:10s} {found[key]}", highlight=False, soft_wrap=True)
+    sizes = ", ".join(f"{v:,} {k}" for k, v in found["sizes"].items())
+    console.print(f"{'sizes':10s} {sizes}; cloud {found['cloud']}", highlight=False, soft_wrap=True)
+    table = Table("", "mean", "std", "min", "max", "published mean", "published std", box=None)
+    for row in found["statistics"]:
+        numbers = [row.get(k) for k in ("mean", "std", "min", "max", "published mean", "published std")]
+        table.add_row(row["name"], *("-" if x is None else f"{x:.4g}" for x in numbers))
+    console.print(table)
+    for line in found["remarks"]:
+        console.print(f"- {line}", highlight=False, soft_wrap=True)
+
+
+def summary(dataset: "Dataset", samples: int) -> dict[str, Any]:
+    """Return sizes, statistics of the first samples and remarks on what is odd or missing."""
+    import numpy as np
+
+    from ikno.data.pairs import Accumulator
+
+    card, count = dataset.card, min(samples, len(dataset))
+    names = [*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables]
+    found = [Accumulator() for _ in names]
+    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    outside = 0.0
+    domain = np.array(card.domain, dtype=np.float64)
+    for i in range(count):
+        made = dataset[i]
+        columns = [*made.points.T]
+        if made.conditions is not None:
+            columns += [made.conditions[..., k] for k in range(made.conditions.shape[2])]
+        columns += [made.values[..., k] for k in range(made.values.shape[2])]
+        for k, column in enumerate(columns):
+            found[k].add(column.reshape(-1, 1))
+            low[k], high[k] = min(low[k], column.min()), max(high[k], column.max())
+        slack = 1e-5 * np.ptp(domain, 1)
+        outside += float(((made.points < domain[:, 0] - slack) | (made.points > domain[:, 1] + slack)).any(1).mean())
+    rows = []
+    for k, name in enumerate(names):
+        moments = found[k].moments()
+        row = {"name": name, "mean": float(moments.mean[0]), "std": float(moments.std[0])}
+        row |= {"min": float(low[k]), "max": float(high[k])}
+        if name in card.active and card.metric_std:
+            place = card.active.index(name)
+            row |= {"published mean": card.metric_mean[place], "published std": card.metric_std[place]}
+        rows.append(row)
+    remarks = [card.notes] if card.notes else []
+    remarks += [f"statistics of {count} of {len(dataset)} samples"] if count < len(dataset) else []
+    if outside > 0:
+        remarks.append(f"{100 * outside / count:.3g} % of the points lie outside the domain {card.domain} of the card")
+    if card.split is not None and sum(card.split) > len(dataset):
+        remarks.append(f"the published split {card.split} needs {sum(card.split):,} samples, here are {len(dataset):,}")
+    for row in rows:
+        published = row.get("published std")
+        if published and abs(row["std"] / published - 1) > 0.2:
+            remarks.append(f"the std of {row['name']} is {row['std'] / published:.2f} times the published constant")
+    made = dataset.attributes
+    return {
+        "file": str(dataset.path),
+        "benchmark": card.name,
+        "label": made.get("label", "") if made.get("seed") else "released file or data of your own",
+        "source": card.source,
+        "license": card.license,
+        "cloud": "shared" if dataset.shared else "per sample",
+        "sizes": dataset.shape,
+        "statistics": rows,
+        "remarks": remarks,
+        "attributes": {k: str(v) for k, v in made.items() if not k.startswith("_")},
+    }
+
+
+@data.command()
+def generate(
+    name: Annotated[str, typer.Argument(help="The benchmark.")],
+    overrides: Overrides = None,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 16,
+    points: Annotated[int | None, typer.Option(min=1, help="Points per sample [default: as published].")] = None,
+    resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; small is quick.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for several machines with one folder.")] = "0/1",
+    out: Annotated[Path | None, typer.Option(help="The file [default: NAME.nc in the data folder].")] = None,
+) -> None:
+    """Solve a benchmark's equation for random data. Stop and start again as you like: finished samples are kept."""
+    from ikno.data.catalog import find_card
+    from ikno.data.generate import Job
+    from ikno.data.generate import generate as make
+    from ikno.data.generators import GENERATORS
+    from ikno.data.library import data_folder
+
+    card = find_card(name)
+    if card.name not in GENERATORS:
+        raise UserError(f"{card.name}: cannot be generated; it comes from {card.source or 'you'}")
+    settings = parse_overrides(overrides or [])
+    given = {"points": points, "resolution": resolution}
+    settings |= {k: v for k, v in given.items() if v is not None}
+    job = Job(card.name, tuple(sorted(settings.items())), samples, seed)
+    _ = job.generator  # settings are checked before anything is made
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UserError(f"--shard: expected i/n such as 0/4, found {shard!r}")
+    path = out or data_folder() / f"{card.name}.nc"
+    with _progress() as bar:
+        task = bar.add_task(card.name, total=None)
+        made = make(job, path, workers, (int(part), int(parts)), lambda d, n: bar.update(task, completed=d, total=n))
+    if made is None:
+        print(f"shard {shard} of {path} is done; the file appears when all shards are")
+    else:
+        print(f"{made}: {samples} samples, label: {card.label}")
+
+
+@data.command()
+def download(
+    name: Annotated[str, typer.Argument(help="The benchmark.")],
+    folder: Folder = None,
+    url: Annotated[str | None, typer.Option(help="Direct address of the file.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="Expected SHA-256 digest of the file.")] = None,
+) -> None:
+    """Fetch a released file, or say what to fetch and where to put it."""
+    from ikno.data.catalog import find_card
+    from ikno.data.library import data_folder
+    from ikno.data.library import download as fetch
+
+    card = find_card(name)
+    with _progress() as bar:
+        task = bar.add_task(card.name, total=None)
+        path = fetch(card, folder or data_folder(), url, sha256, lambda d, n: bar.update(task, completed=d, total=n))
+    print(path)
+
+
+@data.command()
+def plot(
+    name: Name,
+    folder: Folder = None,
+    out: Annotated[Path | None, typer.Option(help="The picture [default: NAME.png here].")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples of a steady set.")] = 3,
+) -> None:
+    """Draw inputs and solutions; sets in time as a row of snapshots and an animation."""
+    from ikno.data.library import load_data
+    from ikno.plots import plot_data
+
+    with load_data(name, folder) as dataset:
+        for path in plot_data(dataset, out or Path(f"{dataset.card.name}.png"), samples):
+            print(path)
+
+
+def _progress() -> "Progress":
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

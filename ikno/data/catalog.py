@@ -1,0 +1,285 @@
+"""Cards: what is known of each data set. The fifteen benchmarks of the paper, and cards that users write as TOML."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from ikno.config import Settings, parse, suggest
+from ikno.errors import UserError
+
+ZENODO = "https://doi.org/10.5281/zenodo.14765453"
+GAOT = "https://huggingface.co/datasets/shiwen0710/Datasets_for_GAOT"
+AIAA = "AIAA applied-aerodynamics surrogate-modeling case 4 (NASA Common Research Model)"
+NORMALS = ("NormalX", "NormalY", "NormalZ")
+FLIGHT = ("Mach", "AlphaMean", "aileronInboard", "aileronOutboard", "htp", "elevator")
+
+MAX_CARD_BYTES = 100_000
+
+
+class Arrays(Settings):
+    """Names of the arrays in a file; released files have u, c and x."""
+
+    values: str = "u"
+    conditions: str | None = None
+    points: str = "x"
+
+
+class Card(Settings):
+    """A data set: its files, its geometry and times, what is predicted from what, and how it is measured."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    file: str | None = None
+    arrays: Arrays = Arrays()
+    format: Literal["netcdf", "npz", "csv", "aircraft"] = "netcdf"
+    cloud: Literal["shared", "per sample"] = "per sample"
+    domain: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
+    periodic: bool = False
+    times: tuple[float, float] | None = None
+    snapshots: PositiveInt = 1
+    final_snapshot: Annotated[int, Field(ge=0)] = 0
+    stride: PositiveInt = 2
+    variables: tuple[str, ...]
+    active: tuple[str, ...] = ()
+    chunks: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[str, ...] = ()
+    metric: Literal["relative L1", "normalized MSE and MAE"] = "relative L1"
+    metric_mean: tuple[float, ...] = ()
+    metric_std: tuple[float, ...] = ()
+    split: tuple[PositiveInt, Annotated[int, Field(ge=0)], PositiveInt] | None = None
+    grid: PositiveInt | tuple[PositiveInt, ...] = 24
+    points: PositiveInt | None = None
+    source: str = ""
+    license: str = ""
+    url: str | None = None
+    sha256: str | None = None
+    label: str = ""
+    generated: bool = False
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Card":
+        if not self.variables:
+            raise ValueError("a card needs at least one variable")
+        if len(set(self.variables)) < len(self.variables):
+            raise ValueError(f"the variables {self.variables} have a name twice")
+        if not self.active:
+            object.__setattr__(self, "active", self.variables)
+        if not self.chunks:
+            object.__setattr__(self, "chunks", tuple((v,) for v in self.active))
+        unknown = [v for v in self.active if v not in self.variables]
+        if unknown:
+            raise ValueError(f"active variable {unknown[0]!r} is none of the variables {self.variables}")
+        if sorted(v for chunk in self.chunks for v in chunk) != sorted(self.active):
+            raise ValueError(f"the chunks {self.chunks} do not hold each active variable {self.active} once")
+        for name in ("metric_mean", "metric_std"):
+            if getattr(self, name) and len(getattr(self, name)) != len(self.active):
+                raise ValueError(f"{name} needs one number per active variable, {len(self.active)}")
+        if bool(self.metric_mean) != bool(self.metric_std):
+            raise ValueError("metric_mean and metric_std go together; give both or neither")
+        if any(s <= 0 for s in self.metric_std):
+            raise ValueError("metric_std must be positive")
+        if not self.domain or any(a >= b for a, b in self.domain):
+            raise ValueError(f"the domain needs lower < upper along each axis, found {self.domain}")
+        if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
+            raise ValueError("conditions need the name of their array; add arrays.conditions")
+        if (self.times is None) != (self.snapshots == 1):
+            raise ValueError("a set with several snapshots needs times = [first, last], a steady one has neither")
+        if self.times is not None and self.times[0] >= self.times[1]:
+            raise ValueError(f"times need first < last, found {self.times}")
+        if self.snapshots > 1 and self.final_snapshot == 0:
+            object.__setattr__(self, "final_snapshot", self.snapshots - 1)
+        if self.final_snapshot >= self.snapshots:
+            raise ValueError(f"final_snapshot {self.final_snapshot} is not one of {self.snapshots} snapshots")
+        return self
+
+    @property
+    def dim(self) -> int:
+        return len(self.domain)
+
+    @property
+    def steady(self) -> bool:
+        return self.times is None
+
+
+def _fluid(name: str, label: str, **more) -> Card:
+    """Return the card of one of the periodic flows of Poseidon and RIGNO."""
+    settings = {
+        "cloud": "shared",
+        "periodic": True,
+        "times": (0.0, 1.0),
+        "snapshots": 21,
+        "final_snapshot": 14,
+        "split": (1024, 256, 256),
+        "grid": 32,
+        "points": 9216,
+        "source": ZENODO,
+        "license": "CC-BY-4.0",
+        "label": label,
+        "generated": True,
+    }
+    return Card.model_validate({"name": name, **settings, **more})
+
+
+def _incompressible(name: str, label: str = "as published") -> Card:
+    return _fluid(
+        name,
+        label,
+        variables=("vx", "vy"),
+        chunks=(("vx", "vy"),),
+        metric_mean=(0.0, 0.0),
+        metric_std=(0.391, 0.356),
+    )
+
+
+def _compressible(name: str, pressure: float, label: str) -> Card:
+    return _fluid(
+        name,
+        label,
+        variables=("rho", "vx", "vy", "p", "E"),
+        active=("rho", "vx", "vy", "p"),
+        chunks=(("rho",), ("vx", "vy"), ("p",)),
+        metric_mean=(0.80, 0.0, 0.0, pressure),
+        metric_std=(0.31, 0.391, 0.356, 0.185),
+    )
+
+
+def _airfoil(name: str, mean: float, std: float) -> Card:
+    return Card(
+        name=name,
+        arrays=Arrays(conditions="c"),
+        domain=((-1.0, 2.5), (-1.5, 2.0)),
+        variables=("density",),
+        conditions=("Mach", "angle of attack", "signed distance"),
+        metric_mean=(mean,),
+        metric_std=(std,),
+        split=(5000, 256, 256),
+        source=GAOT,
+    )
+
+
+def _disc(name: str, label: str, **more) -> Card:
+    settings = {"domain": ((-0.5, 1.5), (-0.5, 1.5)), "cloud": "shared", "variables": ("u",), "generated": True}
+    return Card.model_validate({"name": name, "label": label, "source": GAOT, **settings, **more})
+
+
+_CARDS = (
+    _disc(
+        "poisson-c-sines",
+        "kin of: the source's coefficients are not published, their size is matched",
+        arrays=Arrays(conditions="c"),
+        conditions=("f",),
+        metric_mean=(0.0,),
+        metric_std=(6.4911455e-4,),
+        split=(2048, 256, 256),
+    ),
+    Card(
+        name="poisson-gauss",
+        arrays=Arrays(conditions="c"),
+        cloud="shared",
+        variables=("u",),
+        conditions=("f",),
+        metric_mean=(5.603458e-4,),
+        metric_std=(0.02401226,),
+        split=(2048, 256, 256),
+        points=9216,
+        source=ZENODO,
+        license="CC-BY-4.0",
+        label="as published",
+        generated=True,
+    ),
+    Card(
+        name="elasticity",
+        arrays=Arrays(conditions="c"),
+        variables=("stress",),
+        conditions=("distance to the hole",),
+        metric_mean=(187.477,),
+        metric_std=(127.046,),
+        split=(1024, 256, 256),
+        source=ZENODO,
+        license="CC-BY-4.0",
+        label="kin of: linear incompressible elasticity (strains are 1e-4), our own mesh",
+        generated=True,
+    ),
+    _airfoil("naca0012", 0.96999054, 0.17089098),
+    _airfoil("naca2412", 0.96086993, 0.18490477),
+    _airfoil("rae2822", 0.96746538, 0.17268029),
+    Card(
+        name="nasa-crm",
+        aliases=("trainingData_NASA-CRM",),
+        format="aircraft",
+        domain=((-0.2, 2.0), (-1.1, 1.1), (-0.2, 0.5)),
+        variables=("PressureCoefficient", "cfx", "cfy", "cfz"),
+        chunks=(("PressureCoefficient",), ("cfx", "cfy", "cfz")),
+        conditions=(*NORMALS, *FLIGHT),
+        metric="normalized MSE and MAE",
+        metric_mean=(-0.033177, 1.471e-3, 6.426e-6, -2.257e-6),
+        metric_std=(0.3108, 0.0010, 0.0005, 0.0007),
+        split=(105, 0, 44),
+        grid=24,
+        source=AIAA,
+    ),
+    _incompressible("ns-gauss"),
+    _incompressible("ns-pwc"),
+    _incompressible("ns-sl"),
+    _incompressible("ns-svs"),
+    _compressible("ce-gauss", 2.513, "as published"),
+    _compressible("ce-rp", 0.215, "as published"),
+    _fluid(
+        "wave-layer",
+        "kin of: the length behind the unit of time and the shape of the layers are not published",
+        arrays=Arrays(conditions="c"),
+        periodic=False,
+        snapshots=15,
+        variables=("u",),
+        conditions=("wave speed",),
+        metric_mean=(0.03467443,),
+        metric_std=(0.10442422,),
+    ),
+    _disc(
+        "wave-c-sines",
+        "kin of: the initial sines are not published, their size is matched",
+        times=(0.0, 0.1),
+        snapshots=21,
+        final_snapshot=14,
+        metric_mean=(0.0,),
+        metric_std=(0.011314605,),
+        split=(1024, 256, 256),
+        grid=32,
+    ),
+)
+CATALOG: dict[str, Card] = {card.name: card for card in _CARDS}
+
+
+def plain(name: str) -> str:
+    """Return a name without case and separators, so that Wave-C-Sines, wave_c_sines and WaveCSines are the same."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def find_card(name: str) -> Card:
+    """Return the card of a benchmark by any spelling of its name, or the card in a TOML file."""
+    if name.endswith(".toml"):
+        return read_card(Path(name))
+    for card in CATALOG.values():
+        if plain(name) in {plain(n) for n in (card.name, *card.aliases)}:
+            return card
+    near = suggest(name.lower(), CATALOG)
+    raise UserError(f"{name}: no such benchmark (a card of your own is a .toml file); {near}")
+
+
+def read_card(path: Path) -> Card:
+    """Return the card in a TOML file; its ``file`` is relative to the card."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such card; a card is a TOML file with at least name, file and variables")
+    if path.stat().st_size > MAX_CARD_BYTES:
+        raise UserError(f"{path}: {path.stat().st_size:,} bytes are too many for a card, at most {MAX_CARD_BYTES:,}")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    card = parse(Card, values, str(path))
+    if card.file is None:
+        raise UserError(f'{path}: file: the card does not say where its data is; add file = "..."')
+    return card.model_copy(update={"file": str(path.parent / card.file)})

@@ -1,0 +1,164 @@
+"""Making data sets: one seed per sample, any number of workers or shards, resumable, the same bytes every time."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from ikno.config import parse
+from ikno.data.catalog import CATALOG
+from ikno.data.files import write_data
+from ikno.data.generators import GENERATORS
+from ikno.data.records import Generator, Trajectory
+from ikno.errors import UserError
+
+Cloud = Float32[np.ndarray, "points dim"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be made: the first ``samples`` samples of a benchmark's endless, seeded sequence."""
+
+    name: str
+    settings: tuple[tuple[str, object], ...]
+    samples: int
+    seed: int
+
+    @property
+    def generator(self) -> Generator:
+        return parse(GENERATORS[self.name](), dict(self.settings), self.name)
+
+    def cloud(self) -> np.ndarray | None:
+        return self.generator.cloud(np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0,))))
+
+    def sample(self, index: int, cloud: np.ndarray | None) -> Trajectory:
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1, index)))
+        return self.generator.sample(rng, cloud)
+
+    def attributes(self) -> dict[str, str]:
+        """Return what the file says about itself."""
+        packages = {name: version(name) for name in ("ikno", "numpy", "scipy")}
+        return {
+            "benchmark": self.name,
+            "label": CATALOG[self.name].label,
+            "seed": str(self.seed),
+            "generator": json.dumps(self.generator.model_dump(mode="json"), sort_keys=True),
+            "times": json.dumps(list(self.generator.times)),
+            "versions": json.dumps(packages, sort_keys=True),
+        }
+
+
+def generate(
+    job: Job,
+    out: Path,
+    workers: int = 1,
+    shard: tuple[int, int] = (0, 1),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path | None:
+    """Make a data set and return its file; None if other shards still have samples to make.
+
+    Finished samples are kept beside ``out`` until the file is complete, so that an interrupted call goes on where it
+    stopped and several machines can each make a shard of them.
+    """
+    index, count = shard
+    if not 0 <= index < count:
+        raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
+    if out.exists():
+        raise UserError(f"{out}: exists already; remove it or name another file with --out")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    parts = _folder(job, out)
+    wanted = range(index, job.samples, count)
+    missing = [i for i in wanted if not _part(parts, i).exists()]
+    done = len(wanted) - len(missing)
+    progress(done, len(wanted))
+    for _ in _made(job, parts, missing, workers):
+        done += 1
+        progress(done, len(wanted))
+    names = [_part(parts, i) for i in range(job.samples)]
+    if not all(n.exists() for n in names):
+        return None
+    cloud = job.cloud()
+    shared = None if cloud is None else cloud.astype(np.float32)
+    write_data(out, shared, names, lambda path: _read(path, shared), job.attributes())
+    shutil.rmtree(parts)
+    return out
+
+
+def _folder(job: Job, out: Path) -> Path:
+    """Return the folder of finished samples, after checking that it belongs to this job."""
+    parts = out.with_name(out.name + ".parts")
+    parts.mkdir(exist_ok=True)
+    text = json.dumps({k: v for k, v in job.attributes().items() if k != "versions"}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    label = parts / "job.json"
+    if label.exists() and json.loads(label.read_text())["digest"] != digest:
+        raise UserError(f"{parts}: holds samples made with other settings; remove it or name another file with --out")
+    _replace(label, lambda file: file.write(json.dumps({"digest": digest, "job": json.loads(text)}).encode()))
+    return parts
+
+
+def _made(job: Job, parts: Path, missing: list[int], workers: int) -> Iterator[int]:
+    """Make the missing samples, in this process or in several, and yield each when it is on disk."""
+    if workers <= 1 or len(missing) <= 1:
+        cloud = job.cloud()
+        for i in missing:
+            yield _make(job, parts, i, cloud)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        waiting = iter(missing)
+        running = {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 2 * workers)}
+        while running:
+            finished = next(as_completed(running))
+            running.remove(finished)
+            running |= {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 1)}
+            yield finished.result()
+
+
+def _one_thread() -> None:
+    """Keep worker processes from fighting over cores; solvers are serial, so the result does not depend on it."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
+    """Make one sample and put it on disk; the file appears only when it is complete."""
+    made = job.sample(index, job.cloud() if cloud is None else cloud)
+    arrays = {"u": made.values, "x": made.points}
+    if made.conditions is not None:
+        arrays["c"] = made.conditions
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
+    arrays = {k: v.astype(np.float32) for k, v in arrays.items()}
+    _replace(_part(parts, index), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
+    return index
+
+
+def _part(parts: Path, index: int) -> Path:
+    return parts / f"{index:06d}.npz"
+
+
+def _read(path: Path, cloud: Cloud | None) -> Trajectory:
+    with np.load(path, allow_pickle=False) as arrays:
+        return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"))
+
+
+def _replace(path: Path, write: Callable) -> None:
+    """Write a file so that it is either complete or not there."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""Where data lives: names to files, and getting files that others released."""
+
+import hashlib
+import http.client
+import os
+import re
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from ikno.data.catalog import CATALOG, Card, find_card, plain
+from ikno.data.files import Dataset, find_file, open_data
+from ikno.errors import UserError
+
+
+def data_folder() -> Path:
+    """Return the folder of data sets: the environment's IKNO_DATA, or ``data`` here."""
+    return Path(os.environ.get("IKNO_DATA") or "data")
+
+
+def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
+    """Return card and file for the name of a benchmark, a card (.toml), or a data file named after its benchmark."""
+    path = Path(name)
+    if path.suffix != ".toml" and (path.is_file() or len(path.parts) > 1 or path.suffix):
+        if not path.exists():
+            raise UserError(f"{path}: no such file")
+        words = re.split(r"[\W_]+", path.name.partition(".")[0])  # whole words: ce-rpui.nc is not CE-RP
+        starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
+        for card in CATALOG.values():
+            if starts & {plain(n) for n in (card.name, *card.aliases)}:
+                return card, path
+        raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
+    card = find_card(name)
+    return card, find_file(card, folder or data_folder())
+
+
+def load_data(name: str, folder: Path | None = None) -> Dataset:
+    """Return the open data set of a benchmark, a card or a file."""
+    card, path = find_data(name, folder)
+    return open_data(path, card)
+
+
+def download(
+    card: Card,
+    folder: Path,
+    url: str | None = None,
+    sha256: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Fetch the file of a benchmark and check its digest if one is known; nothing partial is left behind."""
+    path = folder / f"{card.name}{'.h5' if card.format == 'aircraft' else '.nc'}"
+    url, sha256 = url or card.url, sha256 or card.sha256
+    by_hand = f"fetch it by hand from {card.source} and put it at {path}"
+    if path.exists():
+        raise UserError(f"{path}: exists already; remove it first to fetch it again")
+    if url is None:
+        raise UserError(f"{card.name}: no direct address is known; {by_hand}, or give the address with --url")
+    if not url.startswith(("https://", "http://", "file://")):
+        raise UserError(f"{url}: not an address; it starts with https://")
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as file:
+            total, done = int(answer.headers.get("Content-Length") or 0), 0
+            while block := answer.read(1 << 20):
+                file.write(block)
+                digest.update(block)
+                done += len(block)
+                progress(done, total)
+        if total and done != total:
+            raise UserError(f"{url}: the connection ended after {done:,} of {total:,} bytes; try again, or {by_hand}")
+        if sha256 is not None and digest.hexdigest() != sha256.lower():
+            raise UserError(f"{url}: the checksum is {digest.hexdigest()}, expected {sha256}; {by_hand}")
+        os.replace(partial, path)
+    except UserError:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address or answer out of shape
+        raise UserError(f"{url}: cannot be fetched ({getattr(error, 'reason', error)}); {by_hand}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return path

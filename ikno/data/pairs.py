@@ -1,0 +1,170 @@
+"""From trajectories to what is learned: splits, choice of points, pairs of times, statistics of the training part."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ikno.data.records import Trajectory
+from ikno.errors import UserError
+
+Sampling = Literal["first", "random", "farthest"]
+Mode = Literal["direct", "residual", "derivative"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Disjoint ranges of samples: the first for training, the next for validation, the last for testing."""
+
+    train: range
+    validation: range
+    test: range
+
+
+def split(count: int, sizes: Sequence[int], exact: bool = True) -> Split:
+    """Return the first, next and last samples; validation shrinks to what is left, since overlap is never allowed.
+
+    With ``exact`` fewer samples than asked for training and test are an error; without, all three shrink in
+    proportion (small generated sets).
+    """
+    train, validation, test = sizes
+    if train + test > count and exact:
+        raise UserError(
+            f"the split asks for {train} training and {test} test samples, found {count} in all; ask for fewer"
+        )
+    if train + test > count:
+        if count < 2:
+            raise UserError(f"{count} samples cannot be split into training and test; at least 2 are needed")
+        total = train + validation + test
+        test = min(max(round(count * test / total), 1), count - 1)
+        validation = min(round(count * validation / total), count - test - 1)
+        train = count - test - validation
+    validation = min(validation, count - train - test)
+    return Split(range(train), range(train, train + validation), range(count - test, count))
+
+
+def choose_points(
+    points: Float[np.ndarray, "points dim"], count: int | None, how: Sampling, rng: np.random.Generator | None = None
+) -> Int[np.ndarray, "chosen"]:
+    """Return the indices of ``count`` points: the first, random ones, or spread evenly by farthest-point sampling."""
+    n = len(points)
+    if count is None or count >= n:
+        return np.arange(n)
+    if how == "first":
+        return np.arange(count)
+    if rng is None:
+        raise ValueError(f"{how} points need a random generator")
+    if how == "random":
+        return rng.permutation(n)[:count]
+    chosen = np.empty(count, dtype=int)
+    chosen[0] = rng.integers(n)
+    distance = np.full(n, np.inf)
+    for i in range(1, count):
+        distance = np.minimum(distance, ((points - points[chosen[i - 1]]) ** 2).sum(1))
+        distance[chosen[i - 1]] = -1  # below that of any other point, even one in the same place
+        chosen[i] = distance.argmax()
+    return chosen
+
+
+def snapshots(final: int, stride: int) -> tuple[int, ...]:
+    """Return the snapshots that are used: 0, stride, ..., and the final one."""
+    if not 1 <= stride <= final:
+        raise UserError(f"a stride of {stride} does not fit between snapshot 0 and {final}")
+    used = [*range(0, final, stride), final]
+    return tuple(used)
+
+
+def time_pairs(final: int, stride: int) -> tuple[tuple[int, int], ...]:
+    """Return all pairs (i, j), i < j, of the snapshots that are used: 28 for 0, 2, ..., 14 (all2all training)."""
+    used = snapshots(final, stride)
+    return tuple((i, j) for a, i in enumerate(used) for j in used[a + 1 :])
+
+
+def target(
+    trajectory: Trajectory, pair: tuple[int, int] | None, times: Sequence[float], mode: Mode
+) -> Float[np.ndarray, "points variables"]:
+    """Return what a model predicts: u(t_j), u(t_j) - u(t_i), or (u(t_j) - u(t_i)) / (t_j - t_i); u itself if steady."""
+    if pair is None:
+        if mode != "direct":
+            raise UserError(f"a steady problem has no {mode} target; use mode=direct")
+        return trajectory.values[0]
+    i, j = pair
+    if mode == "direct":
+        return trajectory.values[j]
+    change = trajectory.values[j] - trajectory.values[i]
+    return change if mode == "residual" else change / (times[j] - times[i])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and standard deviation per channel."""
+
+    mean: Float[np.ndarray, "channels"]
+    std: Float[np.ndarray, "channels"]
+
+
+class Accumulator:
+    """Mean and standard deviation of a stream of arrays [..., channels], by the pairwise update of Chan et al."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.square = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, values: Float[np.ndarray, "*space channels"]) -> None:
+        """Take more values into account."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if len(flat) == 0:
+            return
+        mean = flat.mean(0)
+        square = ((flat - mean) ** 2).sum(0)
+        if self.count == 0:
+            self.count, self.mean, self.square = len(flat), mean, square
+            return
+        total, delta = self.count + len(flat), mean - self.mean
+        self.mean = self.mean + delta * (len(flat) / total)
+        self.square = self.square + square + delta**2 * (self.count * len(flat) / total)
+        self.count = total
+
+    def moments(self) -> Moments:
+        """Return what was found; no channels if nothing came."""
+        return Moments(self.mean, np.sqrt(self.square / max(self.count, 1)))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Moments over the training samples: of the inputs u and c, of t and tau over the pairs, and of the targets."""
+
+    values: Moments
+    conditions: Moments
+    time: Moments
+    lead: Moments
+    target: Moments
+
+
+def statistics(
+    training: Iterable[Trajectory],
+    times: Sequence[float],
+    pairs: Sequence[tuple[int, int]],
+    mode: Mode,
+) -> Statistics:
+    """Return the statistics of the training samples, on the very targets of the prediction mode.
+
+    Inputs u are those snapshots that occur in a pair; steady problems have no pairs, and their values are the targets.
+    """
+    values, conditions, targets = Accumulator(), Accumulator(), Accumulator()
+    used = sorted({i for pair in pairs for i in pair}) or [0]
+    for trajectory in training:
+        values.add(trajectory.values[used])
+        if trajectory.conditions is not None:
+            conditions.add(trajectory.conditions)
+        for pair in pairs or [None]:
+            targets.add(target(trajectory, pair, times, mode))
+    clock = np.asarray(times, dtype=np.float64)
+    start = np.array([[clock[i]] for i, _ in pairs]).reshape(-1, 1)
+    lead = np.array([[clock[j] - clock[i]] for i, j in pairs]).reshape(-1, 1)
+    of_time, of_lead = Accumulator(), Accumulator()
+    of_time.add(start)
+    of_lead.add(lead)
+    found = (values, conditions, of_time, of_lead, targets)
+    return Statistics(*(a.moments() for a in found))
