@@ -66,10 +66,12 @@ def _snapshots(dataset: Dataset, out: Path, columns: int) -> Path:
     for i, name in enumerate(names):
         if name in extra:
             assert made.conditions is not None
-            values = np.repeat(made.conditions[:1, :, 0], len(times), 0)
+            values = made.conditions[:1, :, 0]
+            for axis in axes[i][1:]:
+                axis.set_axis_off()
         else:
             values = made.values[..., card.variables.index(name)]
-        for j, k in enumerate(chosen):
+        for j, k in enumerate(chosen[: 1 if name in extra else None]):
             shown = _draw(axes[i][j], canvas, values[k], _limits(values))
             axes[i][j].set_title(f"t = {times[k]:.3g}" if i == 0 else "", fontsize=10)
         figure.colorbar(shown, ax=list(axes[i]), shrink=0.8)

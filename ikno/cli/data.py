@@ -1,6 +1,7 @@
 """Commands about data sets: list, info, generate, download, plot."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,11 +152,11 @@ def summary(dataset: "Dataset", samples: int) -> dict[str, Any]:
 def generate(
     name: Annotated[str, typer.Argument(help="The benchmark.")],
     overrides: Overrides = None,
-    samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 16,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 8,
     points: Annotated[int | None, typer.Option(min=1, help="Points per sample [default: as published].")] = None,
     resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; small is quick.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes [default: one per core].")] = None,
     shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for several machines with one folder.")] = "0/1",
     out: Annotated[Path | None, typer.Option(help="The file [default: NAME.nc in the data folder].")] = None,
 ) -> None:
@@ -180,7 +181,8 @@ def generate(
     path = out or data_folder() / f"{card.name}.nc"
     with _progress() as bar:
         task = bar.add_task(card.name, total=None)
-        made = make(job, path, workers, (int(part), int(parts)), lambda d, n: bar.update(task, completed=d, total=n))
+        count = workers or min(os.cpu_count() or 1, samples)
+        made = make(job, path, count, (int(part), int(parts)), lambda d, n: bar.update(task, completed=d, total=n))
     if made is None:
         print(f"shard {shard} of {path} is done; the file appears when all shards are")
     else:

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import os
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,10 @@ def download(
         raise UserError(f"{card.name}: no direct address is known; {by_hand}, or give the address with --url")
     if not url.startswith(("https://", "http://", "file://")):
         raise UserError(f"{url}: not an address; it starts with https://")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be used as a folder ({error.strerror})") from None
     partial = path.with_name(path.name + ".partial")
     digest = hashlib.sha256()
     try:
@@ -76,7 +80,10 @@ def download(
     except UserError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address or answer out of shape
-        raise UserError(f"{url}: cannot be fetched ({getattr(error, 'reason', error)}); {by_hand}") from None
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
+        reason = " ".join(str(getattr(error, "reason", error)).split())  # some quote lines of the answer
+        raise UserError(f"{url}: cannot be fetched ({reason}); {by_hand}") from None
     finally:
         partial.unlink(missing_ok=True)
     return path
