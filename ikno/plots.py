@@ -93,7 +93,7 @@ def _animation(dataset: Dataset, out: Path) -> Path:
 
     def frame(k: int) -> None:
         for drawn, values in shown:
-            drawn.set_array(canvas.image(values[k]) if isinstance(canvas, Canvas) else values[k])
+            drawn.set_array(canvas.image(values[k]) if isinstance(canvas, Canvas) else values[k][_shown(canvas)])
         figure.suptitle(f"{card.name}, t = {times[k]:.3g}")
 
     FuncAnimation(figure, frame, frames=len(times)).save(out, writer=PillowWriter(fps=5), dpi=60)
@@ -153,13 +153,18 @@ def _draw(
         options = {"vmin": limits[0], "vmax": limits[1], "cmap": colors, "interpolation": "nearest"}
         axis.set(xticks=[], yticks=[])
         return axis.imshow(canvas.image(values), origin="lower", extent=extent, **options)
-    keep = slice(None, None, max(len(canvas) // 40_000, 1))
+    keep = _shown(canvas)
     options = {"c": values[keep], "vmin": limits[0], "vmax": limits[1], "cmap": colors, "linewidths": 0}
     shown = axis.scatter(*canvas[keep].T, s=1, **options)
     spans = np.ptp(canvas, 0)
     axis.set_box_aspect(spans / spans.max())  # pyright: ignore[reportArgumentType]
     axis.set_axis_off()
     return shown
+
+
+def _shown(points: Float[np.ndarray, "points 3"]) -> slice:
+    """Return which points of a large cloud are drawn."""
+    return slice(None, None, max(len(points) // 40_000, 1))
 
 
 def _canvas(points: Float[np.ndarray, "points dim"]) -> "Canvas | Float[np.ndarray, 'points 3']":

@@ -9,8 +9,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 from jaxtyping import Float32
@@ -114,7 +115,7 @@ def _made(job: Job, parts: Path, missing: list[int], workers: int) -> Iterator[i
         for i in missing:
             yield _make(job, parts, i, cloud)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
         waiting = iter(missing)
         running = {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 2 * workers)}
         while running:
@@ -124,10 +125,21 @@ def _made(job: Job, parts: Path, missing: list[int], workers: int) -> Iterator[i
             yield finished.result()
 
 
-def _one_thread() -> None:
-    """Keep worker processes from fighting over cores; solvers are serial, so the result does not depend on it."""
+def _start_worker() -> None:
+    """Keep worker processes from fighting over cores, and from living on when their parent is killed.
+
+    Solvers are serial, so the result does not depend on the number of threads.
+    """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:

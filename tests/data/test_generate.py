@@ -66,17 +66,18 @@ def test_only_missing_samples_are_made(tmp_path, monkeypatch):
     assert digest(out) == digest(whole)
 
 
-def test_kill_and_restart(tmp_path):
-    """F36: kill -9 in the middle, then the same command again."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kill_and_restart(tmp_path, workers):
+    """F36: kill -9 in the middle, then the same command again; no worker lives on (it would keep the pipes open)."""
     command = [sys.executable, "-m", "ikno", "data", "generate", "poisson-gauss", "--samples", "300"]
-    command += ["--resolution", "129", "--points", "100", "--out", str(tmp_path / "a.nc")]
+    command += ["--resolution", "129", "--points", "100", "--workers", str(workers), "--out", str(tmp_path / "a.nc")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     parts = tmp_path / "a.nc.parts"
     deadline = time.monotonic() + 60
     while len(list(parts.glob("0*.npz")) if parts.exists() else []) < 5 and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.communicate(timeout=30)
     kept = {p.name: p.stat().st_mtime_ns for p in parts.glob("0*.npz") if "partial" not in p.name}
     assert 5 <= len(kept) < 300
     assert not (tmp_path / "a.nc").exists()
