@@ -173,6 +173,6 @@ def _canvas(points: Float[np.ndarray, "points dim"]) -> "Canvas | Float[np.ndarr
 
 def _save(figure, out: Path, title: str) -> Path:
     figure.suptitle(title)
-    figure.savefig(out, dpi=110)
+    figure.savefig(out, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return out
