@@ -8,15 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ikno import linalg, models
+    from ikno import data, linalg, models
     from ikno.errors import UserError
 
 __version__ = "0.1.0"
 
-__all__ = ["UserError", "__version__", "linalg", "models"]
+__all__ = ["UserError", "__version__", "data", "linalg", "models"]
 
 # Loaded on first use: torch takes seconds to import, `import ikno` should not.
-_LAZY = {"linalg": "ikno.linalg", "models": "ikno.models", "UserError": "ikno.errors:UserError"}
+_LAZY = {"data": "ikno.data", "linalg": "ikno.linalg", "models": "ikno.models", "UserError": "ikno.errors:UserError"}
 
 
 def __getattr__(name: str) -> Any:

@@ -72,6 +72,9 @@ def test_shards(folder):
         (["generate", "naca0012"], "cannot be generated"),
         (["generate", "poisson-gauss", "widht=1"], "poisson-gauss.widht: no such setting; did you mean 'width'"),
         (["generate", "poisson-gauss", "chance=2"], "poisson-gauss.chance"),
+        (["generate", "poisson-gauss", "width=[0.1,0.05]"], r"poisson-gauss.width: a range is \[lower, upper\]"),
+        (["generate", "poisson-gauss", "--out", "afile/x.nc"], "afile: cannot be used as a folder"),
+        (["generate", "elasticity", "points=100"], "must divide the resolution, 27"),
         (["generate", "poisson-gauss", "--shard", "a/b"], "--shard: expected i/n"),
         (["generate", "poisson-gauss", "--shard", "3/2"], "counts from 0"),
         (["info", "ns-gauss"], "ikno data generate ns-gauss"),
@@ -81,6 +84,7 @@ def test_shards(folder):
     ],
 )
 def test_errors_name_the_remedy_and_leave_nothing(folder, tmp_path, arguments, message):
+    (tmp_path / "afile").touch()
     with pytest.raises(UserError, match=message):
         run("data", *arguments)
     assert not list(tmp_path.rglob("*.nc*"))

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,6 @@ from ikno.errors import UserError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from ikno.data.files import Dataset
 
 data = typer.Typer(help="Benchmarks and data files.", no_args_is_help=True)
 
@@ -69,10 +67,10 @@ def info(
     from rich.console import Console
     from rich.table import Table
 
-    from ikno.data.library import load_data
+    from ikno.data.library import describe, load_data
 
     with load_data(name, folder) as dataset:
-        found = summary(dataset, samples)
+        found = describe(dataset, samples)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -91,69 +89,14 @@ def info(
         console.print(f"- {line}", highlight=False, soft_wrap=True)
 
 
-def summary(dataset: "Dataset", samples: int) -> dict[str, Any]:
-    """Return sizes, statistics of the first samples and remarks on what is odd or missing."""
-    import numpy as np
-
-    from ikno.data.pairs import Accumulator
-
-    card, count = dataset.card, min(samples, len(dataset))
-    names = [*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables]
-    found = [Accumulator() for _ in names]
-    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
-    outside = 0.0
-    domain = np.array(card.domain, dtype=np.float64)
-    for i in range(count):
-        made = dataset[i]
-        columns = [*made.points.T]
-        if made.conditions is not None:
-            columns += [made.conditions[..., k] for k in range(made.conditions.shape[2])]
-        columns += [made.values[..., k] for k in range(made.values.shape[2])]
-        for k, column in enumerate(columns):
-            found[k].add(column.reshape(-1, 1))
-            low[k], high[k] = min(low[k], column.min()), max(high[k], column.max())
-        slack = 1e-5 * np.ptp(domain, 1)
-        outside += float(((made.points < domain[:, 0] - slack) | (made.points > domain[:, 1] + slack)).any(1).mean())
-    rows = []
-    for k, name in enumerate(names):
-        moments = found[k].moments()
-        row = {"name": name, "mean": float(moments.mean[0]), "std": float(moments.std[0])}
-        row |= {"min": float(low[k]), "max": float(high[k])}
-        if name in card.active and card.metric_std:
-            place = card.active.index(name)
-            row |= {"published mean": card.metric_mean[place], "published std": card.metric_std[place]}
-        rows.append(row)
-    remarks = [card.notes] if card.notes else []
-    remarks += [f"statistics of {count} of {len(dataset)} samples"] if count < len(dataset) else []
-    if outside > 0:
-        remarks.append(f"{100 * outside / count:.3g} % of the points lie outside the domain {card.domain} of the card")
-    if card.split is not None and sum(card.split) > len(dataset):
-        remarks.append(f"the published split {card.split} needs {sum(card.split):,} samples, here are {len(dataset):,}")
-    for row in rows:
-        published = row.get("published std")
-        if published and abs(row["std"] / published - 1) > 0.2:
-            remarks.append(f"the std of {row['name']} is {row['std'] / published:.2f} times the published constant")
-    made = dataset.attributes
-    return {
-        "file": str(dataset.path),
-        "benchmark": card.name,
-        "label": made.get("label", "") if made.get("seed") else "released file or data of your own",
-        "source": card.source,
-        "license": card.license,
-        "cloud": "shared" if dataset.shared else "per sample",
-        "sizes": dataset.shape,
-        "statistics": rows,
-        "remarks": remarks,
-        "attributes": {k: str(v) for k, v in made.items() if not k.startswith("_")},
-    }
-
-
 @data.command()
 def generate(
     name: Annotated[str, typer.Argument(help="The benchmark.")],
     overrides: Overrides = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 8,
-    points: Annotated[int | None, typer.Option(min=1, help="Points per sample [default: as published].")] = None,
+    points: Annotated[
+        int | None, typer.Option(min=1, help="Points per sample, at most [default: as published].")
+    ] = None,
     resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; small is quick.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes [default: one per core].")] = None,

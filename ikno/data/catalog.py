@@ -105,11 +105,8 @@ class Card(Settings):
 
 
 # Why generated sets differ from the published constants (`ikno data info` prints both; see docs/data.md).
-FLOWS = (
-    "the published constants .31, .391, .356 and .185 are one set that its authors use for all their flows, "
-    "not those of this one"
-)
-PWC = f"{FLOWS}; with vorticity in [-1,1], as published, the flow is slow: std .024 (amplitude=16 would give .39)"
+FLOWS = "the published constants .31, .391, .356 and .185 are the same for all flows, so they are not those of this one"
+PWC = f"{FLOWS}; with vorticity in [-1,1], as published, the flow is slow; amplitude is a setting"
 GAUSS = f"{FLOWS}; the published text has density .1, the constant is .80: density is a setting"
 RIEMANN = f"{FLOWS}; the published pressure U[.1,1] has mean .55, the constant is .215: pressure is a setting"
 POISSON = (
@@ -117,13 +114,13 @@ POISSON = (
     "they belong to another scaling or sign of f, which is not published"
 )
 LAYER = (
-    "u0 alone, followed by silence, has a larger spread than the published .104, which was taken over another set of "
-    "snapshots; speed_scale is chosen so that mean / std agrees (.33), the amplitude is 2.5 times larger"
+    "u0 alone, followed by silence, has a larger spread than the published one, so amplitude or widths must differ "
+    "from the published text; speed_scale is chosen so that the ratio of mean and std agrees"
 )
 
 HOLE = (
-    "the mesh is denser at the hole than the released one, where the stress is high: over its points the std is 20 % "
-    "above the published constant, weighted by area mean and std agree within 5 %"
+    "the mesh is denser at the hole, where the stress is high, so mean and std over its points are larger than over "
+    "the area"
 )
 
 
@@ -149,7 +146,7 @@ def _fluid(name: str, label: str, **more) -> Card:
 def _incompressible(name: str, notes: str = FLOWS) -> Card:
     return _fluid(
         name,
-        "as published",
+        "as published: but the cutoff of the spectral viscosity is inferred",
         notes=notes,
         variables=("vx", "vy"),
         chunks=(("vx", "vy"),),
@@ -247,6 +244,7 @@ _CARDS = (
         split=(105, 0, 44),
         grid=24,
         source=AIAA,
+        notes="the box is a guess, none is published: compare it with the coordinates that `ikno data info` shows",
     ),
     _incompressible("ns-gauss"),
     _incompressible("ns-pwc", PWC),

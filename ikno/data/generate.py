@@ -23,7 +23,7 @@ from ikno.data.generators import GENERATORS
 from ikno.data.records import Generator, Trajectory
 from ikno.errors import UserError
 
-Cloud = Float32[np.ndarray, "points dim"]
+Points = Float32[np.ndarray, "points dim"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,12 @@ def generate(
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
     if out.exists():
         raise UserError(f"{out}: exists already; remove it or name another file with --out")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{out.parent}: cannot be used as a folder ({error.strerror}); name another file with --out"
+        ) from None
     parts = _folder(job, out)
     wanted = range(index, job.samples, count)
     missing = [i for i in wanted if not _part(parts, i).exists()]
@@ -160,7 +165,7 @@ def _part(parts: Path, index: int) -> Path:
     return parts / f"{index:06d}.npz"
 
 
-def _read(path: Path, cloud: Cloud | None) -> Trajectory:
+def _read(path: Path, cloud: Points | None) -> Trajectory:
     with np.load(path, allow_pickle=False) as arrays:
         return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"))
 

@@ -2,12 +2,25 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import PositiveInt
+from pydantic import AfterValidator, PositiveFloat, PositiveInt
 
 from ikno.config import Settings
+
+
+def _ordered(limits: tuple) -> tuple:
+    if limits[0] > limits[1]:
+        raise ValueError(f"a range is [lower, upper], found {list(limits)}")
+    return limits
+
+
+# What a random number is drawn from.
+Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
+PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(_ordered)]
+CountRange = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_ordered)]
 
 
 @dataclass(frozen=True)
@@ -26,7 +39,7 @@ class Generator(Settings, ABC):
     """A problem to be solved for random data: its settings are its parameters, and are stored with what it makes.
 
     ``resolution`` is that of the solver (grid points along an axis, or what the docstring of the problem says) and
-    ``points`` how many points are kept, None for all.
+    ``points`` how many points are kept at most, None for all.
     """
 
     resolution: PositiveInt

@@ -97,7 +97,8 @@ class Blocks:
 class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
-    Keep it to avoid sorting again: blocks and parts are made once, and models accept it wherever they accept points.
+    ``index`` says which points of a whole cloud a part of it holds. Keep it to avoid sorting again: blocks and
+    parts are made once, and models accept it wherever they accept points.
     """
 
     points: Float[Tensor, "clouds points dim"]

@@ -270,7 +270,7 @@ def _pieces(w: Interpolation, x: Float[Tensor, "batch *space width"], branches: 
 
 
 def _floats(x: Tensor) -> int:
-    """Return how many node values are worked on at a time: those that stay in a cache, or fill an accelerator."""
+    """Return how many node values are worked on at a time: enough for large products, few enough to bound memory."""
     return 1 << 23 if x.device.type == "cpu" else 1 << 26
 
 

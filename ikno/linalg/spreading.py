@@ -1,8 +1,8 @@
 """Interpolation weights applied: point values onto the nodes of their cells (spread) and back (sample).
 
 Both are faces of one trilinear form in point values, node values and weights, so each is the other's gradient. The work
-goes strip by strip, a strip being a few rows of cells along the first axis, so that node values stay in the cache and
-never exist all at once; within a strip, blocks of points in one cell make small matrix products.
+goes strip by strip, a strip being a few rows of cells along the first axis, so that memory is bounded and
+node values never exist all at once; within a strip, blocks of points in one cell make small matrix products.
 """
 
 from collections.abc import Iterator, Sequence

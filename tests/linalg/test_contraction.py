@@ -654,7 +654,7 @@ def test_density_weights_need_cells():
 
 
 def test_too_many_nodes_are_refused_or_avoided(monkeypatch):
-    """F5: what the local form would keep is bounded; auto takes the dense form instead."""
+    """What the local form would keep is bounded; auto takes the dense form instead."""
     monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "MAX_KEPT", 1000)
     cloud = locate(draw("uniform", GRIDS[2], points=5000), GRIDS[2])
     kernels = branches(2, 1.0)

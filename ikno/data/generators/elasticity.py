@@ -199,7 +199,9 @@ class Elasticity(Generator):
     def _kept_grid_is_nested(self) -> "Elasticity":
         m, _ = self.grid
         if self.resolution % m:
-            raise ValueError(f"points = {self.points} has {m} cells per side, which must divide {self.resolution=}")
+            raise ValueError(
+                f"{self.points} points have {m} cells per side, which must divide the resolution, {self.resolution}"
+            )
         return self
 
     @property

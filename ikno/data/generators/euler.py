@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat, PositiveInt
-from scipy.fft import fftfreq, irfft2, rfft2, rfftfreq
 
-from ikno.data.records import Generator, Trajectory, at_cloud, grid_cloud
+from ikno.data.generators.navier_stokes import gaussians, inner, of_vorticity, to_field, to_modes
+from ikno.data.records import Generator, PositiveRange, Range, Trajectory, at_cloud, grid_cloud
 from ikno.errors import require
 
 GAMMA = 1.4
@@ -36,7 +36,7 @@ def block_mean(u: Float[np.ndarray, "*lead n m"], refine: int) -> Float[np.ndarr
     return u.reshape(*lead, n // refine, refine, m // refine, refine).mean((-3, -1))
 
 
-def _read(u, rows, columns, w, bad):  # pragma: no cover (compiled)
+def _read(u, rows, columns, w, bad):
     """Write the primitive variables with their ghost cells to w and the cells without a sound speed to bad.
 
     Returns the largest |vx| + |vy| + 2 c, or -1 if a cell is bad.
@@ -48,17 +48,17 @@ def _read(u, rows, columns, w, bad):  # pragma: no cover (compiled)
             rho = u[a, 0, b]
             inverse = 1.0 / rho if rho > 0.0 else 0.0
             vx, vy = u[a, 1, b] * inverse, u[a, 2, b] * inverse
-            p = 0.4 * (u[a, 3, b] - 0.5 * rho * (vx * vx + vy * vy))
+            p = (GAMMA - 1.0) * (u[a, 3, b] - 0.5 * rho * (vx * vx + vy * vy))
             bad[i, j] = not (rho > 0.0 and p > 0.0)
             if bad[i, j]:
                 fine = False
                 continue
             w[i, 0, j], w[i, 1, j], w[i, 2, j], w[i, 3, j] = rho, vx, vy, p
-            top = max(top, abs(vx) + abs(vy) + 2.0 * np.sqrt(1.4 * p * inverse))
+            top = max(top, abs(vx) + abs(vy) + 2.0 * np.sqrt(GAMMA * p * inverse))
     return top if fine else -1.0
 
 
-def _predict(w, flat, ratio, slopes, faces):  # pragma: no cover (compiled)
+def _predict(w, flat, ratio, slopes, faces):
     """Write the values at the low and high x faces and the low and high y faces of each cell after half a step.
 
     With limited slopes d and e along x and y (monotonized central) and ratio = dt / h, the middle of a cell moves by
@@ -86,7 +86,7 @@ def _predict(w, flat, ratio, slopes, faces):  # pragma: no cover (compiled)
             a = rho - r * ((vx * d[0, j] + rho * d[1, j]) + (vy * e[0, j] + rho * e[2, j]))
             b = vx - r * ((vx * d[1, j] + d[3, j] / rho) + vy * e[1, j])
             c = vy - r * ((vy * e[2, j] + e[3, j] / rho) + vx * d[2, j])
-            f = p - r * ((vx * d[3, j] + 1.4 * p * d[1, j]) + (vy * e[3, j] + 1.4 * p * e[2, j]))
+            f = p - r * ((vx * d[3, j] + GAMMA * p * d[1, j]) + (vy * e[3, j] + GAMMA * p * e[2, j]))
             density = a - 0.5 * max(abs(d[0, j]), abs(e[0, j]))
             pressure = f - 0.5 * max(abs(d[3, j]), abs(e[3, j]))
             keep = density > 0.0 and pressure > 0.0 and not flat[i, j]
@@ -99,7 +99,7 @@ def _predict(w, flat, ratio, slopes, faces):  # pragma: no cover (compiled)
                 faces[i, sign, 3, j], faces[i, 2 + sign, 3, j] = f + s * d[3, j], f + s * e[3, j]
 
 
-def _update(u, faces, ratio, flux, new):  # pragma: no cover (compiled)
+def _update(u, faces, ratio, flux, new):
     """Write u - dt / h (differences of the HLLC fluxes along x and y) to new.
 
     The speeds of the outer waves are min(v - c) and max(v + c) over both sides, which keeps the states between the
@@ -114,13 +114,13 @@ def _update(u, faces, ratio, flux, new):  # pragma: no cover (compiled)
                 a, b = j + 2 - dj, j + 2
                 r1, v1, t1, p1 = high[0, a], high[along, a], high[across, a], high[3, a]
                 r2, v2, t2, p2 = low[0, b], low[along, b], low[across, b], low[3, b]
-                c1, c2 = np.sqrt(1.4 * p1 / r1), np.sqrt(1.4 * p2 / r2)
+                c1, c2 = np.sqrt(GAMMA * p1 / r1), np.sqrt(GAMMA * p2 / r2)
                 s1, s2 = min(v1 - c1, v2 - c2), max(v1 + c1, v2 + c2)
                 q1, q2 = r1 * (s1 - v1), r2 * (s2 - v2)
                 s = ((p2 - p1) + (q1 * v1 - q2 * v2)) / (q1 - q2)
                 left = s >= 0.0
                 r, v, t, p, q, edge = (r1, v1, t1, p1, q1, s1) if left else (r2, v2, t2, p2, q2, s2)
-                specific = 2.5 * p / r + 0.5 * (v * v + t * t)
+                specific = p / ((GAMMA - 1.0) * r) + 0.5 * (v * v + t * t)
                 # The flux of the state between the waves, s U + p (0, 1, 0, s), is exact at a resting contact.
                 if s1 < 0.0 < s2:
                     specific += (s - v) * (s + p / q)
@@ -197,13 +197,7 @@ def solve(
 def velocity(vorticity: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "2 n n"]:
     """Return (d psi / dy, -d psi / dx) with -lap psi = vorticity (its mean removed), periodic on the unit square."""
     n = vorticity.shape[0]
-    kx, ky = 2 * np.pi * n * fftfreq(n)[:, None], 2 * np.pi * n * rfftfreq(n)
-    square = kx**2 + ky**2
-    # The mean has no stream function, and the highest mode of an even grid no derivative on it.
-    lost = (square == 0) | (2 * np.maximum(abs(kx), ky) >= 2 * np.pi * n)
-    psi = np.where(lost, 0, rfft2(vorticity) / np.where(lost, 1, square))
-    modes = np.stack([1j * ky * psi, -1j * kx * psi])
-    return np.asarray(irfft2(modes, s=(n, n)))
+    return to_field(inner(n) * of_vorticity(n) * to_modes(vorticity))
 
 
 class Euler(Generator):
@@ -241,31 +235,24 @@ class Euler(Generator):
 
 
 class CEGauss(Euler):
-    """Gas of constant density and pressure with the vorticity of 100 Gaussians (a / s) exp(-|x - c|^2 / (2 s^2)).
-
-    a ~ U[-1,1], s ~ U[.01,.1], centers c ~ U[0,1]^2, with their periodic images.
-    """
+    """Gas of constant density and pressure with the vorticity of NS-Gauss."""
 
     count: PositiveInt = 100
-    width: tuple[PositiveFloat, PositiveFloat] = (0.01, 0.1)
+    width: PositiveRange = (0.01, 0.1)
     density: PositiveFloat = 0.1
     pressure: PositiveFloat = 2.5
 
     def initial(self, rng: np.random.Generator, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "4 n n"]:
-        centers = rng.uniform(0, 1, (2, self.count, 1))
-        strength, s = rng.uniform(-1, 1, self.count), rng.uniform(*self.width, self.count)
-        gaps = x - centers + np.array([-1, 0, 1])[:, None, None, None]
-        along, across = np.exp(-(gaps**2) / (2 * s[:, None] ** 2)).sum(0)
-        vx, vy = velocity(along.T @ (across * (strength / s)[:, None]))
+        vx, vy = velocity(gaussians(rng, self.count, self.width, x))
         return np.stack([np.full_like(vx, self.density), vx, vy, np.full_like(vx, self.pressure)])
 
 
 class CERP(Euler):
     """Riemann problems: the four quadrants have constant states, rho, p ~ U[.1,1] and vx, vy ~ U[-1,1]."""
 
-    density: tuple[PositiveFloat, PositiveFloat] = (0.1, 1.0)
-    speed: tuple[float, float] = (-1.0, 1.0)
-    pressure: tuple[PositiveFloat, PositiveFloat] = (0.1, 1.0)
+    density: PositiveRange = (0.1, 1.0)
+    speed: Range = (-1.0, 1.0)
+    pressure: PositiveRange = (0.1, 1.0)
 
     def initial(self, rng: np.random.Generator, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "4 n n"]:
         ranges = (self.density, self.speed, self.speed, self.pressure)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Bool, Complex, Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from scipy.fft import fftfreq, irfft2, rfft2
 
-from ikno.data.records import Generator, Trajectory, at_cloud, grid_cloud
+from ikno.data.records import CountRange, Generator, PositiveRange, Trajectory, at_cloud, grid_cloud
 
 
 class Start(NamedTuple):
@@ -39,13 +39,26 @@ def to_field(modes: Complex[np.ndarray, "*lead n m"]) -> Float[np.ndarray, "*lea
     return np.asarray(irfft2(modes, s=(n, n), workers=1))
 
 
+def inner(n: int) -> Bool[np.ndarray, "n m"]:
+    """Tell which modes have a derivative: all but the highest of an even grid."""
+    kx, ky = wavenumbers(n)
+    return (2 * np.abs(kx) < n) & (2 * ky < n)
+
+
+def of_vorticity(n: int) -> Complex[np.ndarray, "2 n m"]:
+    """Return the factors from modes of w to those of (dy psi, -dx psi), -lap psi = w; the mean of w is left out."""
+    kx, ky = wavenumbers(n)
+    square = kx**2 + ky**2
+    square[0, 0] = np.inf
+    return np.stack([1j * ky / square, -1j * kx / square]) / (2 * np.pi)
+
+
 def curl(velocity: Float[np.ndarray, "2 n n"]) -> Float[np.ndarray, "n n"]:
-    """Return d(vy)/dx - d(vx)/dy; the highest mode of an even grid, whose derivative is not defined, is left out."""
+    """Return d(vy)/dx - d(vx)/dy."""
     n = velocity.shape[-1]
     kx, ky = wavenumbers(n)
     vx, vy = to_modes(velocity)
-    inner = (2 * np.abs(kx) < n) & (2 * ky < n)
-    return to_field(2j * np.pi * inner * (kx * vy - ky * vx))
+    return to_field(2j * np.pi * inner(n) * (kx * vy - ky * vx))
 
 
 def spectral_rate(n: int, viscosity: float, cutoff: float, sharpness: float) -> Float[np.ndarray, "n m"]:
@@ -66,9 +79,7 @@ class Flow:
         kx, ky = wavenumbers(n)
         self.mean = np.array(mean)[:, None, None]
         self.kept = (3 * np.abs(kx) < n) & (3 * ky < n)
-        square = kx**2 + ky**2
-        square[0, 0] = np.inf  # the mean vorticity of a periodic flow is zero
-        self._to_velocity = self.kept * np.stack([1j * ky / square, -1j * kx / square]) / (2 * np.pi)
+        self._to_velocity = self.kept * of_vorticity(n)
         self._transport = 4 * np.pi**2 * self.kept * np.stack([kx**2 - ky**2, kx * ky])
 
     def velocity(self, modes: Complex[np.ndarray, "n m"]) -> Float[np.ndarray, "2 n n"]:
@@ -163,22 +174,28 @@ class NavierStokes(Generator):
         return Trajectory(cloud, at_cloud(fields, cloud, periodic=True).swapaxes(1, 2))
 
 
-class NSGauss(NavierStokes):
-    """w = sum over ``count`` Gaussians of a / s exp(-|x - c|^2 / (2 s^2)), a ~ U[-1,1], s ~ U[.01,.1], c ~ U[0,1]^2.
+def gaussians(
+    rng: np.random.Generator, count: int, width: tuple[float, float], x: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "n n"]:
+    """Return the sum of ``count`` Gaussians a / s exp(-|x - c|^2 / (2 s^2)) with their periodic images.
 
-    The Gaussians are periodic (all their images count) and the mean is taken off.
+    a ~ U[-1,1], s ~ U[width], c ~ U[0,1]^2; x are the coordinates along both axes.
     """
+    centers = rng.uniform(0, 1, (2, count, 1))
+    strengths, widths = rng.uniform(-1, 1, (count, 1)), rng.uniform(*width, (count, 1))
+    images = np.arange(-2, 3)[:, None, None]
+    along_x, along_y = np.exp(-((x - centers[:, None] + images) ** 2) / (2 * widths**2)).sum(1)
+    return (strengths / widths * along_x).T @ along_y
+
+
+class NSGauss(NavierStokes):
+    """The vorticity is a sum of ``count`` Gaussians (``gaussians``), less its mean."""
 
     count: PositiveInt = 100
-    width: tuple[float, float] = (0.01, 0.1)
+    width: PositiveRange = (0.01, 0.1)
 
     def start(self, rng: np.random.Generator) -> Start:
-        centers, widths = rng.uniform(0, 1, (2, self.count, 1)), rng.uniform(*self.width, (self.count, 1))
-        heights = rng.uniform(-1, 1, (self.count, 1)) / widths
-        x = np.arange(self.resolution) / self.resolution
-        images = np.arange(-2, 3)[:, None, None]
-        along_x, along_y = np.exp(-((x - centers[:, None] + images) ** 2) / (2 * widths**2)).sum(1)
-        w = (heights * along_x).T @ along_y
+        w = gaussians(rng, self.count, self.width, np.arange(self.resolution) / self.resolution)
         return Start(w - w.mean())
 
 
@@ -202,9 +219,9 @@ class NSSL(NavierStokes):
     rho ~ U[.08,.12], shift ~ U[-.0625,.0625]. The start is the divergence-free part of this field.
     """
 
-    modes: tuple[PositiveInt, PositiveInt] = (7, 12)
+    modes: CountRange = (7, 12)
     ripple: NonNegativeFloat = 0.025
-    thickness: tuple[float, float] = (0.08, 0.12)
+    thickness: PositiveRange = (0.08, 0.12)
     shift: NonNegativeFloat = 0.0625
 
     def start(self, rng: np.random.Generator) -> Start:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from scipy.fft import dstn, idstn
 
-from ikno.data.records import Generator, Trajectory, at_cloud, grid_cloud
+from ikno.data.records import Generator, PositiveRange, Trajectory, at_cloud, grid_cloud
 
 
 def solve(f: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
@@ -30,7 +30,7 @@ class PoissonGauss(Generator):
     resolution: PositiveInt = Field(default=129, ge=8)
     points: PositiveInt | None = 9216
     chance: float = Field(default=0.4, gt=0, le=1)
-    width: tuple[float, float] = (0.025, 0.1)
+    width: PositiveRange = (0.025, 0.1)
 
     def cloud(self, rng: np.random.Generator) -> Float[np.ndarray, "points dim"]:
         return grid_cloud(self.resolution, self.points, rng, periodic=False)

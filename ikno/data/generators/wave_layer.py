@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from ikno.data.records import Generator, Trajectory, at_cloud, grid_cloud
+from ikno.data.records import CountRange, Generator, PositiveRange, Range, Trajectory, at_cloud, grid_cloud
 
 REFLECTION = 1e-4  # what the continuous absorbing layer sends back at normal incidence, at the largest speed
 
@@ -132,11 +132,11 @@ class WaveLayer(Generator):
     resolution: PositiveInt = Field(default=128, ge=8)
     points: PositiveInt | None = 9216
     snapshots: PositiveInt = Field(default=15, ge=2)
-    gaussians: tuple[PositiveInt, PositiveInt] = (2, 6)
-    center: tuple[float, float] = (1 / 6, 5 / 6)
-    width: tuple[PositiveFloat, PositiveFloat] = (0.039, 0.156)
-    layers: tuple[PositiveInt, PositiveInt] = (3, 6)
-    speed: tuple[PositiveFloat, PositiveFloat] = (2000.0, 5000.0)
+    gaussians: CountRange = (2, 6)
+    center: Range = (1 / 6, 5 / 6)
+    width: PositiveRange = (0.039, 0.156)
+    layers: CountRange = (3, 6)
+    speed: PositiveRange = (2000.0, 5000.0)
     waviness: NonNegativeFloat = Field(default=0.3, lt=0.5)
     speed_scale: PositiveFloat = 2.6e-4
     margin: NonNegativeFloat = 0.25

@@ -169,7 +169,6 @@ def test_gaussians_have_images_in_all_directions():
     w = NSGauss(resolution=n, count=1, width=(s, s)).start(np.random.default_rng(5)).vorticity
     rng = np.random.default_rng(5)
     (cx,), (cy,) = rng.uniform(0, 1, (2, 1))
-    rng.uniform(s, s, 1)
     a = rng.uniform(-1, 1)
     x, y = grid(n)
     dx, dy = (x - cx + 0.5) % 1 - 0.5, (y - cy + 0.5) % 1 - 0.5
