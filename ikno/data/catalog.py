@@ -12,6 +12,7 @@ from ikno.errors import UserError
 ZENODO = "https://doi.org/10.5281/zenodo.14765453"
 GAOT = "https://huggingface.co/datasets/shiwen0710/Datasets_for_GAOT"
 AIAA = "AIAA applied-aerodynamics surrogate-modeling case 4 (NASA Common Research Model)"
+UNIT_SQUARE = ((0.0, 1.0), (0.0, 1.0))
 NORMALS = ("NormalX", "NormalY", "NormalZ")
 FLIGHT = ("Mach", "AlphaMean", "aileronInboard", "aileronOutboard", "htp", "elevator")
 
@@ -27,15 +28,21 @@ class Arrays(Settings):
 
 
 class Card(Settings):
-    """A data set: its files, its geometry and times, what is predicted from what, and how it is measured."""
+    """A data set: its files, its geometry and times, what is predicted from what, and how it is measured.
 
-    name: str
+    Without a domain the box of the training points is taken. ``second`` is the name of a second file, beside the first
+    and of the same type, whose samples follow.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^/\\]+$")]
     aliases: tuple[str, ...] = ()
     file: str | None = None
+    second: str | None = None
     arrays: Arrays = Arrays()
     format: Literal["netcdf", "npz", "csv", "aircraft"] = "netcdf"
     cloud: Literal["shared", "per sample"] = "per sample"
-    domain: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
+    dim: Annotated[int, Field(ge=1, le=3)] = 2
+    domain: tuple[tuple[float, float], ...] | None = None
     periodic: bool = False
     times: tuple[float, float] | None = None
     snapshots: PositiveInt = 1
@@ -81,8 +88,14 @@ class Card(Settings):
             raise ValueError("metric_mean and metric_std go together; give both or neither")
         if any(s <= 0 for s in self.metric_std):
             raise ValueError("metric_std must be positive")
-        if not self.domain or any(a >= b for a, b in self.domain):
-            raise ValueError(f"the domain needs lower < upper along each axis, found {self.domain}")
+        if self.domain is not None:
+            if not self.domain or any(a >= b for a, b in self.domain):
+                raise ValueError(f"the domain needs lower < upper along each axis, found {self.domain}")
+            if "dim" in self.model_fields_set and self.dim != len(self.domain):
+                raise ValueError(f"dim = {self.dim} does not go with a domain of {len(self.domain)} axes")
+            object.__setattr__(self, "dim", len(self.domain))
+        if isinstance(self.grid, tuple) and len(self.grid) != self.dim:
+            raise ValueError(f"grid has {len(self.grid)} sizes, the set has {self.dim} axes")
         if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
             raise ValueError("conditions need the name of their array; add arrays.conditions")
         if (self.times is None) != (self.snapshots == 1):
@@ -93,11 +106,11 @@ class Card(Settings):
             object.__setattr__(self, "final_snapshot", self.snapshots - 1)
         if self.final_snapshot >= self.snapshots:
             raise ValueError(f"final_snapshot {self.final_snapshot} is not one of {self.snapshots} snapshots")
+        if not self.steady and "stride" not in self.model_fields_set:
+            object.__setattr__(self, "stride", min(2, self.final_snapshot))
+        if not self.steady and self.stride > self.final_snapshot:
+            raise ValueError(f"a stride of {self.stride} does not fit between snapshot 0 and {self.final_snapshot}")
         return self
-
-    @property
-    def dim(self) -> int:
-        return len(self.domain)
 
     @property
     def steady(self) -> bool:
@@ -128,6 +141,7 @@ def _fluid(name: str, label: str, **more) -> Card:
     """Return the card of one of the periodic flows of Poseidon and RIGNO."""
     settings = {
         "cloud": "shared",
+        "domain": UNIT_SQUARE,
         "periodic": True,
         "times": (0.0, 1.0),
         "snapshots": 21,
@@ -199,6 +213,7 @@ _CARDS = (
     ),
     Card(
         name="poisson-gauss",
+        domain=UNIT_SQUARE,
         arrays=Arrays(conditions="c"),
         cloud="shared",
         variables=("u",),
@@ -215,6 +230,7 @@ _CARDS = (
     ),
     Card(
         name="elasticity",
+        domain=UNIT_SQUARE,
         arrays=Arrays(conditions="c"),
         variables=("stress",),
         conditions=("distance to the hole",),
@@ -234,7 +250,8 @@ _CARDS = (
         name="nasa-crm",
         aliases=("trainingData_NASA-CRM",),
         format="aircraft",
-        domain=((-0.2, 2.0), (-1.1, 1.1), (-0.2, 0.5)),
+        second="testData_NASA-CRM",
+        dim=3,
         variables=("PressureCoefficient", "cfx", "cfy", "cfz"),
         chunks=(("PressureCoefficient",), ("cfx", "cfy", "cfz")),
         conditions=(*NORMALS, *FLIGHT),
@@ -244,7 +261,6 @@ _CARDS = (
         split=(105, 0, 44),
         grid=24,
         source=AIAA,
-        notes="the box is a guess, none is published: compare it with the coordinates that `ikno data info` shows",
     ),
     _incompressible("ns-gauss"),
     _incompressible("ns-pwc", PWC),

@@ -30,7 +30,7 @@ Array = np.ndarray | h5py.Dataset
 class Dataset:
     """An open data file: ``dataset[i]`` reads one trajectory. Close it, or use it in a ``with`` block."""
 
-    def __init__(self, path: Path, card: Card, source: "_Arrays | _Groups | _Tables", close) -> None:
+    def __init__(self, path: Path, card: Card, source: "_Arrays | _Groups | _Tables | _Joined", close) -> None:
         self.path, self.card, self._source, self._close = path, card, source, close
 
     def __len__(self) -> int:
@@ -81,8 +81,23 @@ class Dataset:
 
 
 def open_data(path: str | Path, card: Card) -> Dataset:
-    """Return the data set in a file, checked against its card: names, shapes, number types."""
+    """Return the data set in a file, checked against its card: names, shapes, number types.
+
+    If the card names a second file and it lies beside this one, its samples follow.
+    """
     path = Path(path)
+    first = _open_file(path, card)
+    if card.second is None or plain(path.stem) == plain(card.second):
+        return first
+    beside = [p for p in sorted(path.parent.iterdir()) if _fits(p, card, {plain(card.second)})]
+    if not beside:
+        return first
+    with _readable(beside[0], first.close):
+        second = _open_file(beside[0], card)
+    return Dataset(path, card, _Joined(first, second), lambda: (first.close(), second.close()))
+
+
+def _open_file(path: Path, card: Card) -> Dataset:
     if not path.exists():
         raise UserError(f"{path}: no such file")
     if path.is_dir() and card.format != "csv":
@@ -131,10 +146,28 @@ def find_file(card: Card, folder: str | Path) -> Path:
     wanted = {plain(n) for n in (card.name, *card.aliases)}
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in files:
-        if path.is_file() and path.suffix.lower() in SUFFIXES[card.format] and plain(path.stem) in wanted:
+        if _fits(path, card, wanted):
             return path
     hint = f"make one with: ikno data generate {card.name}" if card.generated else f"it comes from {card.source}"
     raise UserError(f"{card.name}: no file {card.name}{SUFFIXES[card.format][0]} in {folder}; {hint}")
+
+
+def _fits(path: Path, card: Card, names: set[str]) -> bool:
+    """Tell whether this is a file of the card's format under one of the names."""
+    return path.is_file() and path.suffix.lower() in SUFFIXES[card.format] and plain(path.stem) in names
+
+
+class _Joined:
+    """The samples of one file, then those of another."""
+
+    shared = False
+
+    def __init__(self, first: Dataset, second: Dataset) -> None:
+        self.first, self.second, self.attributes = first, second, first.attributes
+        self.samples = len(first) + len(second)
+
+    def read(self, sample: int) -> Trajectory:
+        return self.first[sample] if sample < len(self.first) else self.second[sample - len(self.first)]
 
 
 class _Arrays:

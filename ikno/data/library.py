@@ -32,7 +32,7 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
         words = re.split(r"[\W_]+", path.name.partition(".")[0])  # whole words: ce-rpui.nc is not CE-RP
         starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
         for card in CATALOG.values():
-            if starts & {plain(n) for n in (card.name, *card.aliases)}:
+            if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
                 return card, path
         raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
     card = find_card(name)
@@ -52,7 +52,8 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
     found = [Accumulator() for _ in names]
     low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     outside = 0.0
-    domain = np.array(card.domain, dtype=np.float64)
+    domain = np.array(card.domain or [(-np.inf, np.inf)] * card.dim)
+    slack = 1e-5 * (domain[:, 1] - domain[:, 0])
     for i in range(count):
         made = dataset[i]
         columns = [*made.points.T]
@@ -62,7 +63,6 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
         for k, column in enumerate(columns):
             found[k].add(column.reshape(-1, 1))
             low[k], high[k] = min(low[k], column.min()), max(high[k], column.max())
-        slack = 1e-5 * np.ptp(domain, 1)
         outside += float(((made.points < domain[:, 0] - slack) | (made.points > domain[:, 1] + slack)).any(1).mean())
     rows = []
     for k, name in enumerate(names):
@@ -105,7 +105,7 @@ def download(
     sha256: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Fetch the file of a benchmark and check its digest if one is known; nothing partial is left behind."""
+    """Fetch the (first) file of a benchmark and check its digest if one is known; nothing partial is left behind."""
     path = folder / f"{card.name}{'.h5' if card.format == 'aircraft' else '.nc'}"
     url, sha256 = url or card.url, sha256 or card.sha256
     by_hand = f"fetch it by hand from {card.source} and put it at {path}"

@@ -150,14 +150,14 @@ def statistics(
 ) -> Statistics:
     """Return the statistics of the training samples, on the very targets of the prediction mode.
 
-    Inputs u are those snapshots that occur in a pair; steady problems have no pairs, and their values are the targets.
+    Inputs u and c are those snapshots that occur in a pair; steady problems have none, their values are targets.
     """
     values, conditions, targets = Accumulator(), Accumulator(), Accumulator()
     used = sorted({i for pair in pairs for i in pair}) or [0]
     for trajectory in training:
         values.add(trajectory.values[used])
         if trajectory.conditions is not None:
-            conditions.add(trajectory.conditions)
+            conditions.add(trajectory.conditions[used] if len(trajectory.conditions) > 1 else trajectory.conditions)
         for pair in pairs or [None]:
             targets.add(target(trajectory, pair, times, mode))
     clock = np.asarray(times, dtype=np.float64)

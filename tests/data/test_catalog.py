@@ -221,6 +221,13 @@ def test_a_full_card(tmp_path: Path) -> None:
     assert card.chunks == (("p",), ("vx", "vy"))
 
 
+def test_defaults_fit_small_sets(tmp_path: Path) -> None:
+    """Without a domain the training points decide; two snapshots have a stride of one."""
+    card = read_card(write(tmp_path, MINIMAL + "times = [0, 1]\nsnapshots = 2"))
+    assert (card.domain, card.dim, card.stride) == (None, 2, 1)
+    assert read_card(write(tmp_path, MINIMAL + "dim = 3")).dim == 3
+
+
 TIMES = "times = [0, 1]\nsnapshots = 5\n"
 METRIC = "metric_mean = [0]\n"
 BAD = {
@@ -248,6 +255,10 @@ BAD = {
     "negative std": (MINIMAL + METRIC + "metric_std = [-1]", "metric_std must be positive"),
     "domain upside down": (MINIMAL + "domain = [[0, 1], [1, 0]]", "domain needs lower < upper"),
     "flat domain": (MINIMAL + "domain = [[0, 1], [1, 1]]", "domain needs lower < upper"),
+    "dim and domain": (MINIMAL + "dim = 3\ndomain = [[0, 1]]", "dim = 3 does not go with a domain of 1 axes"),
+    "grid of another dim": (MINIMAL + "grid = [4, 4, 4]", "grid has 3 sizes, the set has 2 axes"),
+    "long stride": (MINIMAL + TIMES + "stride = 5", "a stride of 5 does not fit between snapshot 0 and 4"),
+    "name of a path": (MINIMAL.replace('"mine"', '"../mine"'), "name: "),
     "no domain": (MINIMAL + "domain = []", "domain needs lower < upper"),
     "times alone": (MINIMAL + "times = [0, 1]", "several snapshots needs times"),
     "snapshots alone": (MINIMAL + "snapshots = 5", "several snapshots needs times"),
@@ -292,7 +303,7 @@ def test_what_looks_like_code_stays_text(tmp_path: Path, monkeypatch: pytest.Mon
     """Strings are never evaluated, expanded or formatted."""
     monkeypatch.chdir(tmp_path)
     code = "__import__('os').mkdir('pwned')"
-    for name in (code, "{card.__class__}", "$HOME", "$(touch pwned)", "!!python/name:os.system"):
+    for name in (code, "{card.__class__}", "$HOME", "$(touch pwned)", "!!python.name:os.system"):
         card = read_card(write(tmp_path, f'name = "{name}"\nfile = "{name}"\nvariables = ["{name}"]\nnotes = "{name}"'))
         assert card.name == card.notes == card.variables[0] == name
         assert card.file == str(tmp_path / name)

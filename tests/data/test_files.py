@@ -115,6 +115,23 @@ def test_aircraft(tmp_path):
     np.testing.assert_array_equal(made.values[0, :, 0], stored["sample_2"]["PressureCoefficient"])
     np.testing.assert_array_equal(made.conditions[0, :, 0], stored["sample_2"]["NormalX"])
     np.testing.assert_allclose(made.conditions[0, :, 3], 1.7)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "testdata-nasa-crm.h5").write_bytes(path.read_bytes())
+    with open_data(tmp_path / "other" / "testdata-nasa-crm.h5", known) as found:
+        assert len(found) == 2  # alone: nothing follows it
+    with h5py.File(tmp_path / "testData_NASA-CRM.h5", "w") as file:
+        last = {n: random(7) for n in names}
+        for n, values in last.items():
+            file[f"sample_1/{n}"] = values
+        file["sample_1"].attrs.update(flight)
+    with open_data(path, known) as found:
+        assert [len(t.points) for t in found] == [9, 11, 7]  # the test file follows the training file
+        np.testing.assert_array_equal(found[2].values[0, :, 3], last["cfz"])
+    with h5py.File(tmp_path / "testData_NASA-CRM.h5", "a") as file:
+        del file["sample_1"]
+    with pytest.raises(UserError, match=r"testData_NASA-CRM\.h5: no groups"):
+        open_data(path, known)
+    (tmp_path / "testData_NASA-CRM.h5").unlink()
     with h5py.File(path, "a") as file:
         del file["sample_2/cfy"]
     with pytest.raises(UserError, match="sample_2 has neither an array nor an attribute 'cfy'"):

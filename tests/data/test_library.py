@@ -77,6 +77,7 @@ def test_a_missing_set_says_where_it_comes_from() -> None:
         ("NS_SL-test.nc", "ns-sl"),
         ("Poisson C Sines.v2.nc", "poisson-c-sines"),
         ("trainingData_NASA-CRM.h5", "nasa-crm"),
+        ("testData_NASA-CRM.h5", "nasa-crm"),
         ("elasticity_resolution-64.nc", "elasticity"),
     ],
 )
