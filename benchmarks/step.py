@@ -1,8 +1,9 @@
 """Training step (forward + backward) of the paper-size 2-D model with the cell-local against the dense contraction.
 
 IKNO-TP with width 256, 12 layers, 32 x 32 latent grid and three branches on 9,216 points, one cloud that all samples
-share (the dense form then makes its matrix once per batch) or one per sample. Both models run in turns with the same
-weights; the located cloud is kept between steps. GFLOP counts matrix products and
+share (the dense form then makes its matrix once per batch) or one per sample; as published, or with normalized branches
+(then three branches instead of their sum go to the points). Both models run in turns with the same weights; the located
+cloud is kept between steps. GFLOP counts matrix products and
 attention only, so the fraction of the matrix-product peak charges everything else to the model.
 """
 
@@ -19,9 +20,10 @@ from ikno.models import IKNO, build
 POINTS, GRID = 9216, 32
 
 
-def prepare(contraction: str, batch: int, clouds: int):
+def prepare(contraction: str, batch: int, clouds: int, normalize: bool):
     """Return one training step as a call that gives the model's output."""
-    model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=GRID, contraction=contraction, seed=0)
+    settings = {"grid_size": GRID, "contraction": contraction, "normalize_branches": normalize}
+    model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, **settings, seed=0)
     assert isinstance(model, IKNO)
     draw = torch.Generator().manual_seed(0)
     cloud = model.locate(2 * torch.rand(clouds, POINTS, 2, generator=draw) - 1)
@@ -37,9 +39,9 @@ def _step(model: nn.Module, features: Tensor, cloud: Cloud, target: Tensor) -> T
     return values.detach()
 
 
-def measured(batch: int, clouds: int, repeats: int, peak: float) -> list[dict[str, str | int | float]]:
+def measured(normalize: bool, batch: int, clouds: int, repeats: int, peak: float) -> list[dict[str, str | int | float]]:
     """Return one row per form of the contraction; ratios are to the dense form."""
-    calls = {form: prepare(form, batch, clouds) for form in ("dense", "local")}
+    calls = {form: prepare(form, batch, clouds, normalize) for form in ("dense", "local")}
     seconds = measure.interleaved(calls, repeats)
     reference = calls["dense"]()
     rows: list[dict[str, str | int | float]] = []
@@ -47,6 +49,7 @@ def measured(batch: int, clouds: int, repeats: int, peak: float) -> list[dict[st
         gigaflop = measure.operations(call)
         rows.append(
             {
+                "model": "normalized" if normalize else "as published",
                 "batch": batch,
                 "clouds": clouds,
                 "contraction": form,
@@ -54,7 +57,7 @@ def measured(batch: int, clouds: int, repeats: int, peak: float) -> list[dict[st
                 "ratio": seconds[form].wall / seconds["dense"].wall,
                 "CPU s": seconds[form].cpu,
                 "CPU ratio": seconds[form].cpu / seconds["dense"].cpu,
-                "peak MB": measure.peak_memory(prepare, form, batch, clouds),
+                "peak MB": measure.peak_memory(prepare, form, batch, clouds, normalize),
                 "GFLOP": gigaflop,
                 "GFLOP/s": gigaflop / seconds[form].wall,
                 "of peak": gigaflop / seconds[form].wall / peak,
@@ -66,7 +69,7 @@ def measured(batch: int, clouds: int, repeats: int, peak: float) -> list[dict[st
 
 def print_profile(batch: int) -> None:
     """Print the operators in which a step with the local contraction spends its time."""
-    step = prepare("local", batch, 1)
+    step = prepare("local", batch, 1, False)
     step()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         step()
@@ -84,7 +87,7 @@ def main() -> None:
             print_profile(batch)
         return
     peak = measure.product_peak()
-    cases = [(batch, clouds) for batch in args.batch for clouds in dict.fromkeys((1, batch))]
+    cases = [(n, batch, clouds) for n in (False, True) for batch in args.batch for clouds in dict.fromkeys((1, batch))]
     rows = [row for case in cases for row in measured(*case, args.repeats, peak)]
     title = f"Training step, IKNO-TP, width 256, 12 layers, {GRID}x{GRID}, {POINTS:,} points"
     measure.report(title, rows, args.json, threads=torch.get_num_threads(), product_peak_GFLOPs=peak)

@@ -17,6 +17,7 @@ def contraction(
     cloud: Cloud,
     method: str = "auto",
     tolerance: float = 1e-5,
+    summed: bool = False,
 ) -> Contraction:
     """Return the contraction for a cloud: ``dense``, ``local``, or with ``auto`` the one that costs less.
 
@@ -27,7 +28,7 @@ def contraction(
     if method not in ("auto", "dense", "local"):
         raise ValueError(f"the contraction is one of auto, dense, local; found {method!r}")
     if method == "dense":
-        return Dense(kernels, grid)
+        return Dense(kernels, grid, summed)
     slope = cloud.points.requires_grad
     counts = [k.nodes(grid, tolerance, slope) for k in kernels]
     known = [c for c in counts if c is not None]
@@ -41,13 +42,13 @@ def contraction(
     if cells is None or reason is not None:
         if method == "local":
             raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
-        return Dense(kernels, grid)
+        return Dense(kernels, grid, summed)
     nodes = tuple(max(axis) for axis in zip(*known, strict=True))
     points = cloud.points.shape[1]
     local, dense = _local_cost(cells, grid, nodes, points, len(kernels)), _dense_cost(grid, points, len(kernels))
     if method == "local" or local < dense:
-        return Local(kernels, grid, cells, tuple(known), slope, cloud.points.dtype)
-    return Dense(kernels, grid)
+        return Local(kernels, grid, cells, tuple(known), slope, cloud.points.dtype, summed)
+    return Dense(kernels, grid, summed)
 
 
 def _kept(cells: Cells, grid: Grid, nodes: Sequence[tuple[int, ...]]) -> int:

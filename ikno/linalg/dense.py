@@ -17,6 +17,7 @@ class Dense(Contraction):
 
     kernels: Sequence[Kernel]
     grid: Grid
+    summed: bool = False
     chunk: int = 1 << 22
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
@@ -37,7 +38,7 @@ class Dense(Contraction):
         for k, g in zip(self.kernels, expanded, strict=True):
             v = _ToPoints.apply(fold(g, cloud), cloud.points, k, self.grid, self.chunk, *k.parameters())
             values.append(_masked(unfold(v, g.shape[0]), cloud))
-        return torch.stack(values, -2)
+        return sum(values[1:], values[0]).unsqueeze(-2) if self.summed else torch.stack(values, -2)
 
 
 def _masked(values: Values, cloud: Cloud) -> Values:

@@ -41,6 +41,7 @@ class Local(Contraction):
     nodes: tuple[Nodes, ...]
     slope: bool
     dtype: torch.dtype
+    summed: bool = False
 
     def spread(self, values: Values, cloud: Cloud) -> tuple[Tensor, ...]:
         check_clouds(values.shape[0], cloud)
@@ -61,21 +62,28 @@ class Local(Contraction):
 
     def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]:
         expanded = []
-        for k, nodes, grid in zip(self.kernels, self.nodes, grids, strict=True):
+        for k, nodes, grid in zip(self.kernels, self._nodes_at_points, grids, strict=True):
             g = self._working(grid)
             tables = [self._table(k, j, nodes, g).mT for j in range(1, self.grid.dim)]
             expanded.append(kron_apply(tables, g) if tables else g)
-        return tuple(expanded)
+        return (torch.cat(expanded, 1),) if self.summed else tuple(expanded)
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> Branches:
         batch = expanded[0].shape[0]
         check_clouds(batch, cloud)
         x = [fold(e, cloud) for e in expanded] if self._small(expanded[0]) else expanded
-        tables = [self._table(k, 0, nodes, x[0]) for k, nodes in zip(self.kernels, self.nodes, strict=True)]
-        bases = [b for nodes, _ in _runs(self.nodes) for b in interpolation_weights(cloud, nodes)]
-        values = _Sample.apply(cloud, self.nodes, *bases, *x, *tables)
+        counts = self._nodes_at_points
+        tables = [self._table(k, 0, nodes, x[0]) for k, nodes in zip(self.kernels, counts, strict=True)]
+        if self.summed:  # one table of all kernels, as on the way to the grid
+            counts, tables = counts[:1], [torch.cat(tables)]
+        bases = [b for nodes, _ in _runs(counts) for b in interpolation_weights(cloud, nodes)]
+        values = _Sample.apply(cloud, counts, *bases, *x, *tables)
         assert isinstance(values, Tensor)
         return unfold(values, batch).to(self.dtype)
+
+    @property
+    def _nodes_at_points(self) -> tuple[Nodes, ...]:
+        return (self._most_nodes,) * len(self.nodes) if self.summed else self.nodes
 
     @property
     def _most_nodes(self) -> Nodes:

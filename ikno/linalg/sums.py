@@ -40,7 +40,8 @@ class Contraction(ABC):
 
     Points to grid is ``collect(spread(values, cloud))``, grid to points ``sample(expand(grids, cloud), cloud)``.
     ``spread`` may be summed over parts of a cloud before ``collect``, and what ``expand`` returns serves any number of
-    parts: so memory stays bounded for clouds of any size. Grids are one tensor per kernel.
+    parts: so memory stays bounded for clouds of any size. Grids are one tensor per kernel. With ``summed`` what arrives
+    at the points is one sum over all kernels: a single branch.
     """
 
     @abstractmethod

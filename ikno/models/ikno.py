@@ -164,9 +164,13 @@ class IKNO(nn.Module):
     ) -> Float[Tensor, "batch queries out_channels"]:
         """Return the values at the queries, ``point_chunk`` of them at a time."""
         cloud = self.locate(queries)
-        form = self._contraction(cloud)
+        form = self._contraction(cloud, summed=self._fuses_on_grid)
         with torch.autocast(state.device.type, enabled=False):
-            expanded = form.expand(self._resolve(state.to(self._dtype), self.settings.decoder_resolvent), cloud)
+            grids = self._resolve(state.to(self._dtype), self.settings.decoder_resolvent)
+            if self._fuses_on_grid:
+                weights = self._first_fusion.weight.split(self.settings.d_model, 1)
+                grids = tuple(g @ w.mT for g, w in zip(grids, weights, strict=True))
+            expanded = form.expand(grids, cloud)
         read = partial(self._read, form, expanded)
         parts = cloud.split(self.settings.point_chunk)
         values = torch.cat([self._chunked(read, part) for part in parts], 1)
@@ -210,8 +214,13 @@ class IKNO(nn.Module):
 
     def _read(self, form: Contraction, expanded: tuple[Tensor, ...], cloud: Cloud) -> Tensor:
         with torch.autocast(expanded[0].device.type, enabled=False):
-            branches = form.sample(expanded, cloud)
-        return self.head(self.decoder_fusion(branches.flatten(-2)))
+            branches = form.sample(expanded, cloud).flatten(-2)
+        if not self._fuses_on_grid:
+            return self.head(self.decoder_fusion(branches))
+        x = branches + self._first_fusion.bias
+        for layer in list(self.decoder_fusion)[1:]:
+            x = layer(x)
+        return self.head(x)
 
     def _chunked(self, function, *arguments):
         return (
@@ -220,8 +229,22 @@ class IKNO(nn.Module):
             else function(*arguments)
         )
 
-    def _contraction(self, cloud: Cloud) -> Contraction:
-        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance)
+    def _contraction(self, cloud: Cloud, summed: bool = False) -> Contraction:
+        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance, summed)
+
+    @property
+    def _fuses_on_grid(self) -> bool:
+        """Whether the decoder's fusion begins with a linear map of all branches.
+
+        It then acts on the grid, where there are fewer points, and a single sum over the branches goes to the queries.
+        """
+        return not self.settings.normalize_branches
+
+    @property
+    def _first_fusion(self) -> nn.Linear:
+        first = self.decoder_fusion[0]
+        assert isinstance(first, nn.Linear)
+        return first
 
     def _resolve(self, values, name: ResolventName | None) -> tuple[Tensor, ...]:
         """Apply each branch's resolvent to its own grid values, or to the one grid that all branches share."""
@@ -286,6 +309,6 @@ def _taken(x: Float[Tensor, "batch points width"], index: Tensor) -> Float[Tenso
     return x.expand(index.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
-def _fusion(inputs: int, width: int, normalize: bool) -> nn.Module:
+def _fusion(inputs: int, width: int, normalize: bool) -> nn.Sequential:
     mlp = MLP(inputs, width, width)
     return nn.Sequential(nn.LayerNorm(inputs), mlp) if normalize else mlp

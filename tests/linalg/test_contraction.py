@@ -289,7 +289,7 @@ def test_any_chunk_gives_the_same(chunk, clouds):
     grid, kernels = ODD, branches(2, 2.0)
     x = draw("outside", grid, points=12, clouds=clouds)
     v, w = features(grid, 12)
-    form = Dense(kernels, grid, chunk)
+    form = Dense(kernels, grid, chunk=chunk)
 
     def to_grid(v, x):
         return form.collect(form.spread(v, locate(x, grid)))
@@ -302,7 +302,7 @@ def test_any_chunk_gives_the_same(chunk, clouds):
     compare(found, evaluate(oracle(kernels, grid), kernels, x, v, w, True), 1e-12)
     rounded = branches(2, 2.0, torch.float32)
     x, v = x.float(), v.float()
-    whole, parts = (Dense(rounded, grid, c).spread(v, locate(x, grid)) for c in (1 << 40, chunk))
+    whole, parts = (Dense(rounded, grid, chunk=c).spread(v, locate(x, grid)) for c in (1 << 40, chunk))
     for a, b in zip(whole, parts, strict=True):
         assert relative(b.detach(), a.detach()) < 1e-6
 
@@ -337,6 +337,29 @@ def test_parts_of_a_cloud(method, size, slope):
 
     found = evaluate((to_grid, to_points), kernels, x, v, w, slope)
     compare(found, evaluate(package(kernels, grid, method), kernels, x, v, w, slope), 1e-12)
+
+
+@pytest.mark.parametrize("clouds", [1, 2])
+@pytest.mark.parametrize("slope", [False, True])
+@pytest.mark.parametrize("method", ["dense", "local"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_one_sum_over_all_kernels_at_the_points(d, method, slope, clouds):
+    """Kernels of unlike widths, which need different nodes: their sum and its gradients are those of the parts."""
+    grid, kernels = GRIDS[d], [*branches(d, 1.0), *branches(d, 6.0)]
+    x = torch.cat([draw("uniform", grid, points=30), draw("clustered", grid, points=30)])[:clouds]
+    v, w = features(grid, 30, kernels=len(kernels))
+    x, w = x.requires_grad_(slope), [g.requires_grad_() for g in w]
+    found = []
+    for summed in (True, False):
+        cloud = locate(x, grid)
+        form = contraction(kernels, cloud, method, summed=summed)
+        branches_at_points = form.sample(form.expand(w, cloud), cloud)
+        assert branches_at_points.shape[2] == (1 if summed else len(kernels))
+        y = branches_at_points.sum(2)
+        grads = torch.autograd.grad(y, [*w, *parameters(kernels), *([x] if slope else [])], v)
+        found.append([y.detach(), *grads])
+    for a, b in zip(*found, strict=True):
+        assert relative(a, b) < (1e-5 if method == "local" else 1e-12)
 
 
 @pytest.mark.parametrize("method", ["dense", "local"])
@@ -596,7 +619,7 @@ def test_dense_forms_at_most_one_chunk(clouds):
     grid, kernel = ODD, Counting(2).double()
     x = draw("uniform", grid, points=50, clouds=clouds).requires_grad_()
     v, w = features(grid, 50, kernels=1)
-    form, cloud = Dense([kernel], grid, 1000), locate(x, grid)
+    form, cloud = Dense([kernel], grid, chunk=1000), locate(x, grid)
     outputs = [*form.collect(form.spread(v, cloud)), *form.sample(form.expand(w, cloud), cloud).unbind(-2)]
     torch.stack([y.square().sum() for y in outputs]).sum().backward()
     assert 500 < kernel.largest <= 1000

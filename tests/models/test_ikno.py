@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ikno.errors import UserError
-from ikno.linalg import kron_dense
+from ikno.linalg import grid_to_points, kron_dense
 from ikno.models import IKNO, MODELS, IKNOSettings, build
 
 SMALL = {"d_model": 16, "num_heads": 2, "num_layers": 1}
@@ -182,6 +182,17 @@ def test_direct_inverse_equals_vanilla() -> None:
     a, b = small("ikno-dense"), small("ikno-vanilla")
     features, points = data()
     assert close(a(features, points), b(features, points))
+
+
+@pytest.mark.parametrize("contraction", ["dense", "local"])
+def test_fusion_without_normalization_is_the_formula(contraction: str) -> None:
+    """Without a LayerNorm the decoder fuses on the grid; the same as fusing what all branches bring to the queries."""
+    model = small(normalize_branches=False, contraction=contraction)
+    features, points = data()
+    state = model.encode(features, points)
+    grids = model._resolve(state, None)
+    at_points = grid_to_points(grids, model.locate(points), model.branches, "dense")
+    assert close(model.decode(state, points), model.head(model.decoder_fusion(torch.cat(at_points, -1))))
 
 
 def test_finite_order_is_the_formula() -> None:
