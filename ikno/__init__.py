@@ -1,7 +1,9 @@
 """Infinite-order kernel neural operators: learn the solution operators of PDEs on arbitrary point clouds.
 
 import ikno
-model = ikno.models.build("ikno-tp", in_channels=1, out_channels=1, dim=2)
+ikno.train(ikno.make_config("poisson-gauss", {"train.epochs": 40}), out="runs/first")
+surrogate = ikno.load("runs/first")
+values = surrogate.predict(points, conditions)
 """
 
 from importlib import import_module
@@ -9,14 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ikno import data, linalg, models
+    from ikno.config import make_config
     from ikno.errors import UserError
+    from ikno.runs import load_surrogate as load
+    from ikno.training import train
 
 __version__ = "0.1.0"
 
-__all__ = ["UserError", "__version__", "data", "linalg", "models"]
+__all__ = ["UserError", "__version__", "data", "linalg", "load", "make_config", "models", "train"]
 
 # Loaded on first use: torch takes seconds to import, `import ikno` should not.
-_LAZY = {"data": "ikno.data", "linalg": "ikno.linalg", "models": "ikno.models", "UserError": "ikno.errors:UserError"}
+_LAZY = {
+    "UserError": "ikno.errors:UserError",
+    "data": "ikno.data",
+    "linalg": "ikno.linalg",
+    "load": "ikno.runs:load_surrogate",
+    "make_config": "ikno.config:make_config",
+    "models": "ikno.models",
+    "train": "ikno.training:train",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,27 @@
-"""Settings: typed, validated, frozen, and strict about names."""
+"""Settings: typed, validated, frozen, and strict about names. The config of a run, and the presets it starts from."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from ikno.errors import UserError
+
+MAX_FILE_BYTES = 100_000
+MAX_DOTS = 50  # in a line: reading a.a.a... takes quadratic time, a minute for 40,000 of them
 
 
 class Settings(BaseModel):
@@ -18,18 +33,198 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
+class DataSettings(Settings):
+    """Which data, and how much of it. None: what the card of the set says."""
+
+    name: str
+    folder: str | None = None
+    split: tuple[PositiveInt, NonNegativeInt, PositiveInt] | None = None
+    points: PositiveInt | None = None
+    sampling: Literal["first", "random", "farthest"] = "first"
+    stride: PositiveInt | None = None
+    final_snapshot: PositiveInt | None = None
+    workers: NonNegativeInt = 0
+    memory_gb: NonNegativeFloat = 4.0
+
+
+class SurrogateSettings(Settings):
+    """What is predicted, and how the domain is mapped to the box of the latent grid.
+
+    ``mode`` None: derivative for problems in time, direct for steady ones. ``coordinates``: each axis to [-1, 1], or
+    one scale for all axes, which keeps the aspect ratio.
+    """
+
+    mode: Literal["direct", "residual", "derivative"] | None = None
+    coordinates: Literal["per axis", "one scale"] = "per axis"
+
+
+class TrainSettings(Settings):
+    """Optimization. ``epochs`` None: the published number of the set.
+
+    ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time. A
+    checkpoint is written every ``save_seconds``, at the end of the epoch or sooner.
+    """
+
+    epochs: PositiveInt | None = None
+    batch: PositiveInt = 64
+    micro_batch: PositiveInt | None = None
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 1e-5
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    clip: PositiveFloat | None = 1.0
+    loss: Literal["relative_l2", "mse"] = "relative_l2"
+    patience: PositiveInt | None = None
+    validate_every: PositiveInt = 1
+    save_seconds: NonNegativeFloat = 60.0
+    max_bad_steps: PositiveInt = 10
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    tensorboard: bool = False
+
+
+class Config(Settings):
+    """Everything that decides a run. ``model`` holds the name of a model and its settings."""
+
+    data: DataSettings
+    model: dict[str, Any] = {"name": "ikno-tp"}
+    surrogate: SurrogateSettings = SurrogateSettings()
+    train: TrainSettings = TrainSettings()
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: str = "cpu"
+
+    @field_validator("model")
+    @classmethod
+    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(value.get("name"), str):
+            raise ValueError("a model needs a name; `ikno models` lists them")
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}  # as it comes back from JSON
+
+
+# What may differ when a run is resumed: where things are and how they are computed, not what.
+MOVABLE = ("device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
+
+_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16}
+_TINY = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6}
+PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "data": {"points": 64},
+        "model": _TINY,
+        "train": {"epochs": 2, "batch": 4, "optimizer": "muon", "learning_rate": 2e-3},
+    },
+    "cpu": {
+        "data": {"points": 1024},
+        "model": _SMALL,
+        "train": {"epochs": 40, "batch": 16, "optimizer": "muon", "learning_rate": 2e-3},
+    },
+    "paper": {"model": {"normalize_branches": False}},
+}
+
+
+def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return the config for a data set (a benchmark, a card, a file) or of a config file, with dotted overrides.
+
+    ``preset`` is one of PRESETS, cpu by default; ``model=NAME`` is short for ``model.name=NAME``.
+    """
+    found = _stored(name)
+    given = nested(found) if "data" in found else {"data": {"name": name}}
+    given = merged(given, nested(overrides or {}))
+    preset = given.pop("preset", "cpu")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise UserError(f"preset: no preset {preset!r}; {suggest(str(preset), PRESETS)}")
+    return parse(Config, merged(merged({"model": {"name": "ikno-tp"}}, PRESETS[preset]), given))
+
+
+def is_config(name: str) -> bool:
+    """Tell whether the name is that of a config file: TOML with a table ``data``, which cards do not have."""
+    return "data" in _stored(name)
+
+
+def _stored(name: str) -> dict[str, Any]:
+    """Return what the file of that name says if there is one and it is TOML."""
+    path = Path(name)
+    return read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise UserError(f"{path}: {path.stat().st_size:,} bytes are too many for settings, at most {MAX_FILE_BYTES:,}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        if any(line.count(".") > MAX_DOTS for line in text.split("\n")):
+            raise ValueError(f"more than {MAX_DOTS} dots in a line, settings are not nested that deep")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also bytes that are no text, numbers without end
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as nested dictionaries; ``model=NAME`` becomes the model's name."""
+    result: dict[str, Any] = {}
+    for key, value in flat.items():
+        path = key.split(".")
+        if path == ["model"] and isinstance(value, str):
+            path = ["model", "name"]
+        branch: Any = value
+        for name in reversed(path):
+            branch = {name: branch}
+        result = merged(result, branch)
+    return result
+
+
+def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, key by key; where both have a value that of ``high`` counts."""
+    result = dict(low)
+    for key, value in high.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries with dotted keys."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result |= flattened(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result
+
+
 def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
     """Return validated settings, or raise a one-line UserError with the dotted path and the nearest valid key."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join([where, *map(str, first["loc"])] if where else [str(p) for p in first["loc"]])
+        found = error.errors()  # a misspelt key first: it may be why another is missing
+        first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
+        path = ".".join([where] * bool(where) + [_short(str(p)) for p in first["loc"]])
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{path}: no such setting; {suggest(str(first['loc'][-1]), kind.model_fields)}") from None
+            raise UserError(f"{path}: no such setting; {_nearest(kind, first['loc'])}") from None
         message = first["msg"].removeprefix("Value error, ")
-        found = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f", found {first['input']!r}"
-        raise UserError(f"{path + ': ' if path else ''}{message}{found}") from None
+        tell = first["type"] != "missing" and not isinstance(first["input"], dict)
+        value = f", found {_short(repr(first['input']))}" if tell else ""
+        raise UserError(f"{path + ': ' if path else ''}{message}{value}") from None
+
+
+def _short(text: str) -> str:
+    """Return a text as one line of reasonable length."""
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else f"{line[:100]}..."
+
+
+def _nearest(kind: type[Settings], location: tuple[int | str, ...]) -> str:
+    """Return a phrase with the nearest name where an unknown one was found, looking into nested settings."""
+    for name in location[:-1]:
+        inner = kind.model_fields[str(name)].annotation if str(name) in kind.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, Settings)):
+            break
+        kind = inner
+    return suggest(str(location[-1]), kind.model_fields)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

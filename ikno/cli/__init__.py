@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ikno import __version__
+from ikno.cli import learn
 from ikno.cli.data import data
 from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.errors import UserError
@@ -19,6 +20,8 @@ app = typer.Typer(
 )
 
 app.add_typer(data, name="data")
+for command in (learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -4,7 +4,6 @@ Everything is read sample by sample, as float32, and checked as it is read. Noth
 """
 
 import csv
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from zipfile import BadZipFile
 
 import h5py
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 
 from ikno.data.catalog import Card, plain
 from ikno.data.records import Trajectory
@@ -104,25 +103,46 @@ def _open_file(path: Path, card: Card) -> Dataset:
         raise UserError(f"{path}: is a folder, expected a {card.format} file")
     if card.format == "csv":
         return Dataset(path, card, _Tables(path, card), lambda: None)
-    if path.stat().st_size == 0:
-        raise UserError(f"{path}: the file is empty")
     if card.format == "npz":
-        try:
-            with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as arrays:
-                loaded = {name: arrays[name] for name in arrays.files}
-        except (ValueError, OSError, EOFError, BadZipFile, KeyError, zlib.error) as error:
-            raise UserError(f"{path}: not a readable npz file, or cut short: {error}") from None
-        return Dataset(path, card, _Arrays(path, card, loaded, {}), lambda: None)
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise UserError(f"{path}: not a readable NetCDF or HDF5 file, or cut short: {error}") from None
+        return Dataset(path, card, _Arrays(path, card, read_npz(path), {}), lambda: None)
+    file = _hdf5(path)
     with _readable(path, file.close):
         if card.format == "aircraft":
             return Dataset(path, card, _Groups(path, card, file), file.close)
         found = {str(name): item for name in file if isinstance(item := file[name], h5py.Dataset)}
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
         return Dataset(path, card, _Arrays(path, card, found, attributes), file.close)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return all arrays of an npz file."""
+    _check_file(path)
+    try:
+        with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError, zlib.error) as error:
+        raise UserError(f"{path}: not a readable npz file, or cut short: {error}") from None
+
+
+def read_netcdf(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return those of the named variables that a NetCDF file has."""
+    with _hdf5(path) as file, _readable(path, file.close):
+        return {n: np.asarray(file[n]) for n in names if n in file}
+
+
+def _hdf5(path: Path) -> h5py.File:
+    _check_file(path)
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path}: not a readable NetCDF or HDF5 file, or cut short: {error}") from None
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty")
 
 
 @contextmanager
@@ -338,47 +358,3 @@ def _trajectory(points: np.ndarray, values: np.ndarray, conditions: np.ndarray |
     assert parts[0] is not None
     assert parts[1] is not None
     return Trajectory(parts[0], parts[1], parts[2])
-
-
-def write_data(
-    path: Path,
-    cloud: Float32[np.ndarray, "points dim"] | None,
-    samples: Sequence[Path],
-    read,
-    attributes: Mapping[str, str],
-) -> None:
-    """Write samples in the released layout (NetCDF4), one at a time; the file appears only when it is complete.
-
-    ``read(path)`` returns one Trajectory; ``cloud`` is what all share, None if each has its own points.
-    """
-    import h5netcdf
-
-    first = read(samples[0])
-    times, nodes, variables = first.values.shape
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with h5netcdf.File(partial, "w") as file:
-            file.attrs.update(attributes)
-            sizes = {"sample": len(samples), "time": times, "node": nodes, "variable": variables, "one": 1}
-            sizes |= {"axis": first.points.shape[1]}
-            if first.conditions is not None:
-                sizes |= {"condition": first.conditions.shape[2]}
-            file.dimensions = sizes
-            u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
-            x = file.create_variable("x", ("one" if cloud is not None else "sample", "one", "node", "axis"), np.float32)
-            c = None
-            if first.conditions is not None:
-                lead = "one" if first.conditions.shape[0] == 1 else "time"
-                c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
-            if cloud is not None:
-                x[0, 0] = cloud
-            for i, name in enumerate(samples):
-                made = read(name)
-                u[i] = made.values
-                if cloud is None:
-                    x[i, 0] = made.points
-                if c is not None:
-                    c[i] = made.conditions
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -18,9 +18,9 @@ from jaxtyping import Float32
 
 from ikno.config import parse
 from ikno.data.catalog import CATALOG
-from ikno.data.files import write_data
 from ikno.data.generators import GENERATORS
 from ikno.data.records import Generator, Trajectory
+from ikno.data.writers import write_data
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]

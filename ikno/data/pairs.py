@@ -1,8 +1,8 @@
 """From trajectories to what is learned: splits, choice of points, pairs of times, statistics of the training part."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -82,19 +82,33 @@ def time_pairs(final: int, stride: int) -> tuple[tuple[int, int], ...]:
     return tuple((i, j) for a, i in enumerate(used) for j in used[a + 1 :])
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """A prediction mode: what is learned of u(t + lead), given u(t), and back. For numpy arrays and tensors alike."""
+
+    target: Callable[[Any, Any, Any], Any]
+    values: Callable[[Any, Any, Any], Any]
+
+
+MODES: dict[Mode, Prediction] = {
+    "direct": Prediction(lambda start, end, lead: end, lambda start, target, lead: target),
+    "residual": Prediction(lambda start, end, lead: end - start, lambda start, target, lead: start + target),
+    "derivative": Prediction(
+        lambda start, end, lead: (end - start) / lead, lambda start, target, lead: start + lead * target
+    ),
+}
+
+
 def target(
     trajectory: Trajectory, pair: tuple[int, int] | None, times: Sequence[float], mode: Mode
 ) -> Float[np.ndarray, "points variables"]:
     """Return what a model predicts: u(t_j), u(t_j) - u(t_i), or (u(t_j) - u(t_i)) / (t_j - t_i); u itself if steady."""
     if pair is None:
         if mode != "direct":
-            raise UserError(f"a steady problem has no {mode} target; use mode=direct")
+            raise UserError(f"a steady problem has no {mode} target; use surrogate.mode=direct")
         return trajectory.values[0]
     i, j = pair
-    if mode == "direct":
-        return trajectory.values[j]
-    change = trajectory.values[j] - trajectory.values[i]
-    return change if mode == "residual" else change / (times[j] - times[i])
+    return MODES[mode].target(trajectory.values[i], trajectory.values[j], times[j] - times[i])
 
 
 @dataclass(frozen=True)

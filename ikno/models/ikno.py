@@ -28,19 +28,19 @@ ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 class IKNOSettings(Settings):
     """The paper's parameter table (first block) and what the paper leaves open (second block)."""
 
-    d_model: PositiveInt = 256
+    d_model: Annotated[int, Field(ge=1, le=65536)] = 256
     num_heads: PositiveInt = 8
-    num_layers: Annotated[int, Field(ge=0)] = 12
-    ff_mult: PositiveInt = 4
+    num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
+    ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    nerf_frequencies: Annotated[int, Field(ge=0)] = 1
+    nerf_frequencies: Annotated[int, Field(ge=0, le=1000)] = 1
     nerf_include_input: bool = True
     nerf_log_sampling: bool = True
     nerf_scale: PositiveFloat = 1.0
     grid_size: PositiveInt | tuple[PositiveInt, ...] = 24
     grid_min: float | tuple[float, ...] = -1.0
     grid_max: float | tuple[float, ...] = 1.0
-    num_kernels: PositiveInt = 3
+    num_kernels: Annotated[int, Field(ge=1, le=1000)] = 3
     kernel_alpha: tuple[float, ...] = (-1.0, -1.0, -1.0)
     kernel_alpha_grad: bool = True
     init_scales_l1: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)

@@ -1,0 +1,309 @@
+"""Commands about learning: train, search, evaluate, predict, plot, runs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ikno.cli.options import Json, parse_overrides
+from ikno.errors import UserError
+
+if TYPE_CHECKING:
+    from ikno.config import Config
+    from ikno.runs import Run
+    from ikno.training import Report
+
+Target = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME|CARD|FILE|CONFIG [KEY=VALUE]...",
+        help="A benchmark, a card or config (.toml) or a data file; then settings, for instance model=ikno-vanilla "
+        "preset=paper train.epochs=40 model.grid_size=32.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0, mps or auto.")]
+Which = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
+# The paper's metric is the median over samples per component; "per chunk" pools vx and vy, as GAOT's code does.
+TITLES = {
+    "median L1 per component": "median L1",
+    "median L1 per chunk": "per chunk",
+    "pooled L1 per chunk": "pooled",
+    "mean L1 per chunk": "mean",
+    "median L2 per component": "median L2",
+    "normalized MSE": "MSE",
+    "normalized MAE": "MAE",
+}
+STOPPED = 3  # exit code: stopped by a signal, saved, can be resumed
+
+
+def train(
+    what: Target = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder [default: runs/NAME-MODEL].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume goes on as if nothing had happened."""
+    name, overrides = _target(what)
+    if name is None and not resume:
+        raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
+    if resume and out is None:
+        raise UserError("--resume: which run? name its folder with --out")
+    if name is None:
+        assert out is not None
+        from ikno.config import Config, merged, nested, parse
+        from ikno.runs import Run
+
+        config = parse(Config, merged(Run.open(out).config.model_dump(mode="json"), nested(overrides)))
+    else:
+        config = _config(name, overrides)
+    if device is not None:
+        config = config.model_copy(update={"device": device})
+    path = out or _free_folder(config)
+    from ikno.training import Stopped  # seconds of torch: after the settings were checked
+    from ikno.training import train as fit
+
+    with _training_bar() as show:
+        try:
+            run = fit(config, path, resume, report=lambda r: show("", r))
+        except Stopped as stopped:
+            print(stopped, file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
+    found = _outcome(run)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    text = f"{run.path}: {found['epochs']} epochs"
+    if found["loss"] is not None:
+        text += f", training loss {found['loss']:.4g}"
+    if found["validation"] is not None:
+        text += f", best validation error {found['validation']:.2%} in epoch {found['best epoch']}"
+    print(text)
+    print(f"Next: ikno evaluate {run.path}   ikno plot {run.path}")
+
+
+def _outcome(run: "Run") -> dict[str, Any]:
+    """Return how training ended; the best epoch is the one whose weights are kept."""
+    records = [r for r in run.log() if "loss" in r]
+    key = "validation" if any(r["validation"] is not None for r in records) else "loss"
+    best = min((r for r in records if r[key] is not None), key=lambda r: r[key], default={})
+    last = records[-1] if records else {"epoch": 0, "loss": None}
+    found = {"run": str(run.path), "epochs": last["epoch"], "best epoch": best.get("epoch")}
+    return found | {"loss": last["loss"], "validation": best.get("validation")}
+
+
+def search(
+    what: Target = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs [default: runs/NAME-MODEL].")] = None,
+    factors: Annotated[str, typer.Option(help="Factors on the base scales.")] = "1,2,4",
+    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the epochs for each factor.")] = 0.2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Search for the initial kernel scales: each factor for a share of the epochs, then the best to the end."""
+    name, overrides = _target(what)
+    if name is None:
+        raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
+    config = _config(name, overrides)
+    if device is not None:
+        config = config.model_copy(update={"device": device})
+    try:
+        values = [float(f) for f in factors.split(",")]
+    except ValueError:
+        raise UserError(f"--factors: numbers separated by commas are needed, found {factors!r}") from None
+    path = out or _free_folder(config)
+    from ikno.training import Stopped
+    from ikno.training import search as find
+
+    with _training_bar() as show:
+        try:
+            found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
+        except Stopped:
+            print(f"{path}: stopped and saved; the same command with --out {path} goes on", file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
+    if as_json:
+        errors = {f"{f:g}": e for f, e in found.errors.items()}
+        print(json.dumps({"run": str(found.run.path), "best": found.factor, "errors": errors}, indent=2))
+        return
+    for factor, error in found.errors.items():
+        print(f"scales x {factor:g}: error {error:.4g}{'  <- best' if factor == found.factor else ''}")
+    print(f"{found.run.path}: trained to the end")
+
+
+def evaluate(
+    run: RunPath,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
+    points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The samples.")] = "test",
+    which: Which = "best",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a run on its test samples, beside trivial predictions, and keep the result in the run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.evaluation import evaluate as measure
+    from ikno.evaluation import save_evaluation
+    from ikno.runs import Run
+
+    opened = Run.open(run)
+    found = measure(opened, which=which, split=split, data=data, points=points, device=device)
+    if data is None and points is None and split == "test" and which == "best":
+        save_evaluation(opened, found)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    console = Console()
+    console.print(
+        f"{found['benchmark']}, {found['model']}: {found['samples']} {split} samples of "
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys(found['points']))} points",
+        highlight=False,
+    )
+    rows = {**{_strategy(k, found): v for k, v in found["metrics"].items()}, **found["baselines"]}
+    shown = {
+        metric: title
+        for metric, title in TITLES.items()
+        if metric in next(iter(rows.values())) and ("normalized" in metric) == ("normalized" in found["main_metric"])
+    }
+    table = Table("prediction", *shown.values(), box=None)
+    for label, metrics in rows.items():
+        table.add_row(label, *(_number(metrics[m], m) for m in shown))
+    console.print(table)
+    if len(found["metrics"]) > 1:
+        console.print(f"best: {found['best']['strategy']}", highlight=False)
+
+
+def _strategy(name: str, found: dict[str, Any]) -> str:
+    return f"{found['model']} {name}" if len(found["metrics"]) > 1 else found["model"]
+
+
+def _number(value: float, metric: str) -> str:
+    return f"{value:.3g}" if "normalized" in metric else f"{100 * value:.2f} %"
+
+
+def predict(
+    run: RunPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Points and inputs: .npz, or .nc as released.")],
+    out: Annotated[Path, typer.Option(help="The result: .npz, or .nc in the released layout.")],
+    queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
+    time: Annotated[float | None, typer.Option(help="Time of the input [default: the first of the data].")] = None,
+    lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
+    which: Which = "best",
+    device: Device = None,
+) -> None:
+    """Predict at any points and times, from the inputs in a file."""
+    from ikno.evaluation import predict_file
+    from ikno.runs import Run
+
+    made = predict_file(Run.open(run), file, out, queries, time, lead or [], which, device)
+    samples, leads, points, _ = made.values.shape
+    when = f", {leads} leads" if made.leads else ""
+    print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")
+
+
+def plot(
+    run: RunPath,
+    out: Annotated[Path | None, typer.Option(help="Folder of the pictures [default: pictures in the run].")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples to draw.")] = 3,
+    which: Which = "best",
+) -> None:
+    """Draw predictions beside the truth, the training curves, errors over samples and the learned kernels."""
+    from ikno.plots.runs import plot_run
+    from ikno.runs import Run
+
+    opened = Run.open(run)
+    for path in plot_run(opened, out or opened.path / "pictures", samples, which):
+        print(path)
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs below a folder and compare them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.evaluation import load_evaluation
+    from ikno.runs import Run, find_runs
+
+    rows = []
+    for path in find_runs(folder):
+        try:
+            run = Run.open(path)
+            records = [r for r in run.log() if "loss" in r]
+            measured = load_evaluation(run)
+        except UserError as error:  # a damaged run does not hide the others
+            print(f"Error: {error}", file=sys.stderr)
+            continue
+        errors = [r["validation"] for r in records if r["validation"] is not None]
+        rows.append(
+            {
+                "run": str(path),
+                "benchmark": run.card.name,
+                "model": run.config.model["name"],
+                "epochs": f"{records[-1]['epoch'] if records else 0}/{run.config.train.epochs}",
+                "loss": records[-1]["loss"] if records else None,
+                "validation": min(errors, default=None),
+                "test": None if measured is None else measured["best"]["value"],
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        raise UserError(f"{folder}: no runs here; `ikno train` makes one")
+    table = Table("run", "benchmark", "model", "epochs", "loss", "validation", "test", box=None)
+    for row in rows:
+        numbers = ["-" if row[k] is None else f"{row[k]:.4g}" for k in ("loss", "validation", "test")]
+        table.add_row(row["run"], row["benchmark"], row["model"], row["epochs"], *numbers)
+    Console().print(table)
+
+
+def _target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:
+    """Return the name, if the first word is one, and the settings that follow."""
+    words = list(what or [])
+    name = words.pop(0) if words and "=" not in words[0] else None
+    return name, parse_overrides(words)
+
+
+def _config(name: str, overrides: dict[str, Any]) -> "Config":
+    from ikno.config import make_config
+
+    return make_config(name, overrides)
+
+
+def _free_folder(config: "Config") -> Path:
+    """Return runs/NAME-MODEL, with a number if there is one already."""
+    base = f"{Path(config.data.name).name.partition('.')[0]}-{config.model['name']}"
+    names = [base, *(f"{base}-{i}" for i in range(2, 10_000))]
+    return next(p for p in (Path("runs") / n for n in names) if not p.exists())
+
+
+@contextmanager
+def _training_bar() -> Iterator[Any]:
+    """Yield a function that shows a Report: error, speed and time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"))
+    bar = Progress(
+        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)
+    )
+
+    def show(prefix: str, report: "Report") -> None:
+        error = "" if report.validation is None else f", validation {report.validation:.2%}"
+        text = f"{prefix}epoch {report.epoch}/{report.epochs}, loss {report.loss:.4f}{error}"
+        speed = f"{report.seconds_per_step:.2f} s/step"
+        if not bar.task_ids:
+            bar.add_task(text, total=report.steps, speed=speed)
+        bar.update(bar.task_ids[0], completed=report.step, total=report.steps, description=text, speed=speed)
+
+    with bar:
+        yield show

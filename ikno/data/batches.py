@@ -1,0 +1,239 @@
+"""Samples prepared for learning, and batches of them: what one training step eats."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ikno.data.catalog import Card
+from ikno.data.files import Dataset, open_data
+from ikno.data.pairs import Sampling, choose_points
+from ikno.data.records import Trajectory
+from ikno.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples in physical units. Clouds of different sizes are padded, and ``mask`` says which points are real.
+
+    ``inputs`` are u(t) and the conditions, in this order; steady problems have conditions only. ``values``: u(t+lead).
+    Batches with the same ``cloud`` number share their one cloud; None where each sample has its own.
+    """
+
+    points: Float[Tensor, "clouds points dim"]
+    inputs: Float[Tensor, "batch points channels"]
+    values: Float[Tensor, "batch points variables"]
+    time: Float[Tensor, "batch"] | None
+    lead: Float[Tensor, "batch"] | None
+    mask: Bool[Tensor, "batch points"] | None
+    samples: tuple[int, ...]
+    cloud: int | None
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the same batch on a device."""
+        moved = {k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+
+@dataclass
+class Samples:
+    """Some trajectories of a data file, with their active variables and the points that are used.
+
+    Which points follows from the seed, and for ``random`` from the epoch; samples that share a cloud share the choice.
+    """
+
+    path: Path
+    card: Card
+    indices: range
+    points: int | None
+    sampling: Sampling
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._file: Dataset | None = None
+        self._process = 0
+        self._kept: list[Trajectory] | None = None
+        self._choice: dict[int, np.ndarray] = {}
+        with open_data(self.path, self.card) as file:
+            self.shared = file.shared
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def keep(self, limit: float) -> bool:
+        """Read all samples into memory if they take at most ``limit`` bytes; tell whether they do."""
+        if not len(self):
+            return True
+        first = self._read(0)
+        if len(self) * _bytes(first) > limit:
+            return False
+        kept, room = [first], limit - _bytes(first)
+        for k in range(1, len(self)):  # clouds differ in size: the first does not tell all
+            made = self._read(k)
+            room -= _bytes(made)
+            if room < 0:
+                return False
+            kept.append(replace(made, points=first.points) if self.shared else made)  # one copy of the cloud
+        self._kept = kept
+        return True
+
+    def whole(self, k: int) -> Trajectory:
+        """Return the k-th sample with all points that any epoch may choose."""
+        return self._kept[k] if self._kept is not None else self._read(k)
+
+    def get(self, k: int, epoch: int = 0) -> Trajectory:
+        """Return the k-th sample at the points of an epoch."""
+        made = self.whole(k)
+        if self.sampling != "random" or self.points is None:
+            return made
+        return _at(made, self._random(len(made.points), k, epoch))
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return (self.get(k) for k in range(len(self)))
+
+    def cloud_number(self, epoch: int) -> int | None:
+        """Return the number of the shared cloud in an epoch, None where each sample has its own."""
+        if not self.shared:
+            return None
+        return epoch if self.sampling == "random" and self.points is not None else 0
+
+    def _read(self, k: int) -> Trajectory:
+        if self._file is None or self._process != os.getpid():  # an open file is not shared with a forked process
+            self._file, self._process = open_data(self.path, self.card), os.getpid()
+        made = self._file[self.indices[k]]
+        if self.card.active != self.card.variables:
+            columns = [self.card.variables.index(v) for v in self.card.active]
+            made = replace(made, values=np.ascontiguousarray(made.values[..., columns]))
+        if self.points is None or self.sampling == "random":
+            return made
+        return _at(made, self._fixed(made.points, k))
+
+    def _fixed(self, points: np.ndarray, k: int) -> np.ndarray:
+        key = -1 if self.shared else self.indices[k]
+        if self.sampling == "first":
+            return choose_points(points, self.points, "first")
+        if key not in self._choice:
+            rng = np.random.default_rng((self.seed, 1, key + 1))
+            self._choice[key] = choose_points(points, self.points, self.sampling, rng)
+        return self._choice[key]
+
+    def _random(self, count: int, k: int, epoch: int) -> np.ndarray:
+        rng = np.random.default_rng((self.seed, 2, epoch, 0 if self.shared else self.indices[k] + 1))
+        return rng.permutation(count)[: self.points]
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_file": None}  # an open file does not go to another process
+
+
+def _bytes(made: Trajectory) -> int:
+    return sum(a.nbytes for a in (made.points, made.values, made.conditions) if a is not None)
+
+
+def _at(made: Trajectory, index: np.ndarray) -> Trajectory:
+    conditions = None if made.conditions is None else made.conditions[:, index]
+    return Trajectory(made.points[index], made.values[:, index], conditions)
+
+
+@dataclass(frozen=True)
+class Items:
+    """Everything a model learns from: each sample of a steady problem, each pair of times of the others.
+
+    Entry (epoch, i) depends on nothing but these two numbers, whichever process asks for it.
+    """
+
+    samples: Samples
+    pairs: Sequence[tuple[int, int]]
+    times: Sequence[float]
+
+    def __len__(self) -> int:
+        return len(self.samples) * max(len(self.pairs), 1)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Trajectory, np.ndarray, float, float]:
+        epoch, i = key
+        k, p = divmod(i, max(len(self.pairs), 1))
+        made = self.samples.get(k, epoch)
+        start, end = self.pairs[p] if self.pairs else (0, 0)
+        channels = [made.values[start]] if self.pairs else []
+        if made.conditions is not None:
+            channels.append(made.conditions[start if len(made.conditions) > 1 else 0])
+        inputs = np.concatenate(channels, 1) if channels else np.zeros((len(made.points), 0), np.float32)
+        found = Trajectory(made.points, made.values[end : end + 1])
+        return self.samples.indices[k], found, inputs, self.times[start], self.times[end] - self.times[start]
+
+    def batch(self, epoch: int, chosen: Sequence[int]) -> Batch:
+        """Return some entries as one batch."""
+        entries = [self[epoch, i] for i in chosen]
+        sizes = [len(e[1].points) for e in entries]
+        cloud = self.samples.cloud_number(epoch)
+        points = [e[1].points for e in entries[: 1 if cloud is not None else None]]
+        inputs, values = [e[2] for e in entries], [e[1].values[0] for e in entries]
+        mask = None
+        if len(set(sizes)) > 1:
+            count = max(sizes)
+            mask = torch.arange(count) < torch.tensor(sizes)[:, None]
+            points = [np.concatenate([p, np.repeat(p[:1], count - len(p), 0)]) for p in points]
+            inputs, values = (
+                [np.concatenate([a, np.zeros((count - len(a), a.shape[1]), a.dtype)]) for a in arrays]
+                for arrays in (inputs, values)
+            )
+        steady = not self.pairs
+        return Batch(
+            torch.from_numpy(np.stack(points)),
+            torch.from_numpy(np.stack(inputs)),
+            torch.from_numpy(np.stack(values)),
+            None if steady else torch.tensor([e[3] for e in entries], dtype=torch.float32),
+            None if steady else torch.tensor([e[4] for e in entries], dtype=torch.float32),
+            mask,
+            tuple(e[0] for e in entries),
+            cloud,
+        )
+
+    def loader(self, epoch: int, batches: Sequence[Sequence[int]], workers: int) -> Iterator[Batch]:
+        """Yield the given batches in order, prepared by so many processes (0: this one)."""
+        asked = _Asked(self, epoch, batches)
+        found = DataLoader(asked, batch_size=None, shuffle=False, num_workers=workers)  # type: ignore[arg-type]
+        for batch in found if workers else (asked[i] for i in range(len(asked))):
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The batches of an epoch as a sequence.
+
+    Errors for people are entries too: raised in another process they would arrive with its traceback in their text.
+    """
+
+    items: Items
+    epoch: int
+    batches: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, i: int) -> Batch | UserError:
+        try:
+            return self.items.batch(self.epoch, self.batches[i])
+        except UserError as error:
+            return error
+
+
+def shuffled(count: int, batch: int, seed: int, epoch: int) -> list[list[int]]:
+    """Return all indices in the random order of an epoch, in batches; the last may be smaller."""
+    order = np.random.default_rng((seed, 3, epoch)).permutation(count).tolist()
+    return [order[i : i + batch] for i in range(0, count, batch)]
+
+
+def in_order(count: int, batch: int) -> list[list[int]]:
+    """Return all indices in batches."""
+    return [list(range(i, min(i + batch, count))) for i in range(0, count, batch)]

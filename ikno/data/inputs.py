@@ -1,0 +1,73 @@
+"""Inputs without solutions: what a surrogate is asked to predict from."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from ikno.data.catalog import Card
+from ikno.data.files import read_netcdf, read_npz
+from ikno.errors import UserError
+
+Sample = tuple[Float32[np.ndarray, "points dim"], Float32[np.ndarray, "points channels"]]
+
+
+def read_inputs(path: Path, card: Card) -> list[Sample]:
+    """Return points and input channels of each sample in a file (.npz or .nc), under the names of the card's arrays.
+
+    The points are [points, dim] for all samples, or [samples, points, dim]. Problems in time need u at the start,
+    [points, variables] or [samples, points, variables] or all snapshots, of which the first is taken; so do conditions
+    that change in time. Conditions may be one number each per sample. Axes of length one that the released layout has
+    are accepted.
+    """
+    names = card.arrays
+    wanted = {"points": names.points}
+    if not card.steady:
+        wanted["values"] = names.values
+    if card.conditions:
+        wanted["conditions"] = names.conditions or "c"
+    found = read_npz(path) if path.suffix == ".npz" else read_netcdf(path, list(wanted.values()))
+    for name in wanted.values():
+        if name not in found:
+            raise UserError(f"{path}: no array {name!r}; expected {', '.join(wanted.values())}")
+        if found[name].dtype.kind not in "fiu":
+            raise UserError(f"{path}: {name} has the type {found[name].dtype}, expected numbers")
+    points = _samples(path, wanted["points"], found[wanted["points"]], card.dim)
+    count = points.shape[1]
+    channels = []
+    if not card.steady:
+        values = _samples(path, wanted["values"], found[wanted["values"]], len(card.variables), card.snapshots)
+        channels.append(values[..., [card.variables.index(v) for v in card.active]])
+    if card.conditions:
+        name, width = wanted["conditions"], len(card.conditions)
+        array = np.atleast_1d(found[name])
+        if array.ndim <= 2 and array.shape[-1] == width and array.shape[0] != count:
+            array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
+        channels.append(_samples(path, name, array, width, card.snapshots))
+    sizes = {len(a) for a in (points, *channels)} - {1}
+    if len(sizes) > 1:
+        raise UserError(f"{path}: the arrays have different numbers of samples: {', '.join(map(str, sorted(sizes)))}")
+    for array in channels:
+        if array.shape[1] != count:
+            raise UserError(f"{path}: inputs at {array.shape[1]} points, but there are {count} points")
+    samples = []
+    for i in range(max(sizes, default=1)):
+        own = [a[i if len(a) > 1 else 0] for a in channels]
+        inputs = np.concatenate(own, 1) if own else np.zeros((count, 0), np.float32)
+        samples.append((points[i if len(points) > 1 else 0], inputs))
+    return samples
+
+
+def _samples(
+    path: Path, name: str, array: np.ndarray, width: int, snapshots: int = 1
+) -> Float32[np.ndarray, "samples points width"]:
+    """Return an array as [samples, points, width], the first of its snapshots if it has several."""
+    full = array
+    if width == 1 and full.shape[-1:] != (1,):
+        full = full[..., None]
+    if full.ndim == 4 and (full.shape[1] in (1, snapshots) or (snapshots > 1 and array.ndim == 4)):
+        full = full[:, 0]
+    full = full[None] if full.ndim == 2 else full
+    if full.ndim != 3 or full.shape[2] != width or 0 in full.shape[:2]:
+        raise UserError(f"{path}: {name} has shape {list(array.shape)}, expected [samples, points, {width}]")
+    return np.ascontiguousarray(full, dtype=np.float32)

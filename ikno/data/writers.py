@@ -1,0 +1,81 @@
+"""Files that ikno writes: the released layout, and named arrays. Each appears only when it is complete."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from ikno.errors import UserError
+
+
+def write_data(
+    path: Path,
+    cloud: Float32[np.ndarray, "points dim"] | None,
+    samples: Sequence[Path],
+    read,
+    attributes: Mapping[str, str],
+) -> None:
+    """Write samples in the released layout (NetCDF4), one at a time; the file appears only when it is complete.
+
+    ``read(path)`` returns one Trajectory; ``cloud`` is what all share, None if each has its own points.
+    """
+    import h5netcdf
+
+    first = read(samples[0])
+    times, nodes, variables = first.values.shape
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with h5netcdf.File(partial, "w") as file:
+            file.attrs.update(attributes)
+            sizes = {"sample": len(samples), "time": times, "node": nodes, "variable": variables, "one": 1}
+            sizes |= {"axis": first.points.shape[1]}
+            if first.conditions is not None:
+                sizes |= {"condition": first.conditions.shape[2]}
+            file.dimensions = sizes
+            u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
+            x = file.create_variable("x", ("one" if cloud is not None else "sample", "one", "node", "axis"), np.float32)
+            c = None
+            if first.conditions is not None:
+                lead = "one" if first.conditions.shape[0] == 1 else "time"
+                c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
+            if cloud is not None:
+                x[0, 0] = cloud
+            for i, name in enumerate(samples):
+                made = read(name)
+                u[i] = made.values
+                if cloud is None:
+                    x[i, 0] = made.points
+                if c is not None:
+                    c[i] = made.conditions
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]) -> None:
+    """Write named arrays with notes as npz or NetCDF, by the file's suffix; the file appears only when complete."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npz":
+            with partial.open("wb") as stream:
+                every: Any = {**arrays, **{k: np.array(v) for k, v in notes.items()}}
+                np.savez(stream, **every)
+        else:
+            import h5netcdf
+
+            with h5netcdf.File(partial, "w") as file:
+                file.attrs.update(notes)
+                for name, array in arrays.items():
+                    names = [f"{name}{i}" for i in range(array.ndim)]
+                    for n, size in zip(names, array.shape, strict=True):
+                        file.dimensions[n] = size
+                    file.create_variable(name, names, array.dtype, data=array)
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,32 @@
+"""Evaluation and prediction: from runs to numbers, fields and files."""
+
+from ikno.evaluation.evaluate import (
+    Fields,
+    baselines,
+    collect,
+    evaluate,
+    evaluate_surrogate,
+    fields,
+    load_evaluation,
+    measure_of,
+    nearest,
+    part,
+    save_evaluation,
+)
+from ikno.evaluation.predict import Predicted, predict_file
+
+__all__ = [
+    "Fields",
+    "Predicted",
+    "baselines",
+    "collect",
+    "evaluate",
+    "evaluate_surrogate",
+    "fields",
+    "load_evaluation",
+    "measure_of",
+    "nearest",
+    "part",
+    "predict_file",
+    "save_evaluation",
+]

@@ -1,0 +1,205 @@
+"""Where figures are made. The only file that knows matplotlib; nothing is shown on a screen, all goes to files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from jaxtyping import Float
+from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.cm import ScalarMappable
+from scipy.spatial import KDTree
+
+from ikno.errors import UserError
+
+# All are safe for the color-blind; errors have their own map, so that they are not taken for values.
+SIGNED, PLAIN, ERRORS = "RdBu_r", "viridis", "PuOr_r"
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+Scale = tuple[float, float, str]  # the values at both ends of a color map, and its name
+
+
+class Canvas:
+    """A cloud as a picture: every pixel shows its nearest point; pixels far from all points (holes) stay empty."""
+
+    projection = None
+
+    def __init__(self, points: Float[np.ndarray, "points 2"], pixels: int = 220) -> None:
+        self.low, self.high = points.min(0), points.max(0)
+        spans = np.maximum(self.high - self.low, 1e-30)
+        self.aspect = float(np.clip(spans[1] / spans[0], 0.2, 3))
+        counts = np.maximum((pixels * spans / spans.max()).astype(int), 2)
+        axes = [a + (np.arange(n) + 0.5) * s / n for a, s, n in zip(self.low, spans, counts, strict=True)]
+        where = np.stack(np.meshgrid(*axes, indexing="xy"), -1)
+        tree = KDTree(points)
+        distance, self.index = tree.query(where)
+        neighbors = tree.query(points, k=min(5, len(points)))[0][:, -1]
+        self.empty = distance > 1.6 * neighbors[self.index] + 1e-9 * spans.max()
+
+    def image(self, values: Float[np.ndarray, "points"]) -> np.ma.MaskedArray:
+        """Return the pixels; values that are not finite stay empty too."""
+        found = values[self.index].astype(np.float64)  # matplotlib adds to values, which may be near the end of float32
+        return np.ma.masked_array(found, self.empty | ~np.isfinite(found))
+
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+        """Draw one field and return what ``update`` and a color bar need."""
+        axis.set(xticks=[], yticks=[])
+        options = {"origin": "lower", "extent": (self.low[0], self.high[0], self.low[1], self.high[1])}
+        shown = axis.imshow(self.image(values), interpolation="nearest", cmap=scale[2], **options)
+        shown.set_clim(*scale[:2])
+        return shown
+
+    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
+        """Show other values."""
+        shown.set_array(self.image(values))
+
+
+class Curve:
+    """A cloud on a line as a curve; the ends of a scale are those of the value axis."""
+
+    projection, aspect = None, 0.75
+
+    def __init__(self, points: Float[np.ndarray, "points 1"]) -> None:
+        self.order = np.argsort(points[:, 0])
+        self.x = points[self.order, 0]
+
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+        margin = 0.15 * (scale[1] - scale[0])  # room for predictions beyond the truth
+        axis.set(ylim=(scale[0] - margin, scale[1] + margin), xlim=(self.x[0], self.x[-1]), xlabel="x")
+        axis.grid(alpha=0.3)
+        return axis.plot(self.x, values[self.order], color=LINES[int(scale[2] == ERRORS)])[0]
+
+    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
+        shown.set_ydata(values[self.order])
+
+
+class Scatter:
+    """A cloud in space as dots, not all of them if there are many."""
+
+    projection, aspect = "3d", 0.9
+
+    def __init__(self, points: Float[np.ndarray, "points 3"]) -> None:
+        self.kept = slice(None, None, max(len(points) // 40_000, 1))
+        self.points, self.spans = points[self.kept], np.ptp(points, 0)
+
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+        axis.set_box_aspect(self.spans / self.spans.max())
+        axis.set_axis_off()
+        size = float(np.clip(20_000 / len(self.points), 1, 12))
+        shown = axis.scatter(*self.points.T, s=size, c=values[self.kept], linewidths=0, depthshade=False, cmap=scale[2])
+        shown.set_clim(*scale[:2])
+        return shown
+
+    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
+        shown.set_array(values[self.kept])
+
+
+@dataclass
+class Panel:
+    """One field to draw."""
+
+    values: Float[np.ndarray, "points"]
+    scale: Scale
+    title: str = ""
+
+
+@dataclass
+class Row:
+    """Fields on one cloud, side by side."""
+
+    canvas: Canvas | Curve | Scatter
+    label: str
+    panels: list[Panel]
+
+
+def canvas_of(points: Float[np.ndarray, "points dim"]) -> Canvas | Curve | Scatter:
+    """Return what draws fields on these points."""
+    return (Curve, Canvas, Scatter)[points.shape[1] - 1](points)
+
+
+def scale(values: Float[np.ndarray, "..."]) -> Scale:
+    """Return the range of colors: symmetric about 0 where values of both signs matter; outliers do not stretch it."""
+    low, high = np.quantile(values, [0.002, 0.998])
+    signed = bool(low < -0.05 * abs(high) and high > 0.05 * abs(low))
+    if signed:
+        high = max(-low, high)
+        low = -high
+    return float(low), float(high if high > low else low + 1), SIGNED if signed else PLAIN
+
+
+def percent(share: float) -> str:
+    """Return a fraction in percent, as text."""
+    return f"{100 * share:.3g} %"
+
+
+def charts(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+    """Return a figure and its axes, rows by columns, for curves."""
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def table(rows: Sequence[Row]) -> tuple[Any, list[tuple[Any, Any, Row]]]:
+    """Draw the rows and return the figure and, panel by panel, axes, what was drawn and the row."""
+    columns, first = max(len(row.panels) for row in rows), rows[0].canvas
+    size = (3.0 / max(first.aspect, 1) * columns + 0.5, (2.7 * min(first.aspect, 1) + 0.15) * len(rows) + 0.6)
+    options = {"squeeze": False, "layout": "constrained", "subplot_kw": {"projection": first.projection}}
+    figure, axes = plt.subplots(len(rows), columns, figsize=size, **options)
+    cells = []
+    for line, row in zip(axes, rows, strict=True):
+        for axis in line[len(row.panels) :]:
+            axis.set_axis_off()
+        drawn = [row.canvas.draw(a, p.values, p.scale) for a, p in zip(line, row.panels, strict=False)]
+        # Neighbors with one scale share a color bar; curves have none.
+        for _, group in groupby(zip(row.panels, line, drawn, strict=False), lambda cell: cell[0].scale):
+            _, members, shown = zip(*group, strict=True)
+            if isinstance(shown[0], ScalarMappable):
+                figure.colorbar(shown[0], ax=members, shrink=0.8)
+        for axis, panel in zip(line, row.panels, strict=False):
+            axis.set_title(panel.title, fontsize=10)
+        if row.canvas.projection == "3d":  # axes in space are switched off, and their labels with them
+            line[0].text2D(0, 0.5, row.label, transform=line[0].transAxes, rotation=90, ha="right", va="center")
+        else:
+            line[0].set_ylabel(row.label)
+        cells += [(a, d, row) for a, d in zip(line, drawn, strict=False)]
+    return figure, cells
+
+
+def movie(rows: Callable[[int], list[Row]], times: Sequence[float], title: str, out: Path) -> Path:
+    """Write an animation of what ``rows`` gives at each time."""
+    figure, cells = table(rows(0))
+
+    def frame(k: int) -> None:
+        panels = [panel for row in rows(k) for panel in row.panels]
+        for (axis, drawn, row), panel in zip(cells, panels, strict=True):
+            row.canvas.update(drawn, panel.values)
+            axis.set_title(panel.title, fontsize=10)
+        figure.suptitle(title.format(times[k]))
+
+    FuncAnimation(figure, frame, frames=len(times)).save(out, writer=PillowWriter(fps=5), dpi=60)
+    plt.close(figure)
+    return out
+
+
+def check_name(out: Path) -> None:
+    """Raise unless this is the name of a picture."""
+    if out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UserError(f"{out}: a picture is a .png, .pdf or .svg file")
+
+
+def save(figure: Any, out: Path, title: str) -> list[Path]:
+    """Write a figure to a file, forget it, and return the file."""
+    figure.suptitle(title)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=110, bbox_inches="tight")
+    plt.close(figure)
+    return [out]

@@ -1,0 +1,134 @@
+"""Pictures of fields on clouds: data sets, predictions, rollouts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ikno.data.files import Dataset
+from ikno.errors import UserError
+from ikno.evaluation import Fields
+from ikno.metrics import relative_errors, sums
+from ikno.plots.canvas import ERRORS, Panel, Row, canvas_of, check_name, movie, percent, save, scale, table
+
+MAX_VARIABLES = 4
+
+
+def plot_data(dataset: Dataset, out: Path, samples: int = 3, columns: int = 6) -> list[Path]:
+    """Draw a data set and return the files: inputs and solutions of some samples, or snapshots and an animation."""
+    check_name(out)
+    if dataset.card.dim == 1:
+        raise UserError(f"{dataset.card.name}: pictures are for two and three dimensions")
+    return _steady(dataset, out, min(samples, len(dataset))) if dataset.card.steady else _in_time(dataset, out, columns)
+
+
+def plot_fields(fields: Sequence[Fields], out: Path) -> list[Path]:
+    """Draw predictions and return the file: input, truth, prediction and error, a row per sample and variable.
+
+    Problems in time are shown at their final time. The input is the channel named like the variable, or the first one.
+    Relative errors are of the physical values, not of the normalized ones that an evaluation measures.
+    """
+    check_name(out)
+    if not fields:
+        raise UserError(f"{out}: there is no sample to draw; give at least one")
+    rows = []
+    for field in fields:
+        canvas, names = canvas_of(field.points), field.input_names
+        for v, name in enumerate(field.variables[:MAX_VARIABLES]):
+            panels = _compared(field, v, slice(-1, None))(-1)
+            if names:
+                k = names.index(name) if name in names else 0
+                values = field.inputs[:, k]
+                panels.insert(0, Panel(values, scale(values), f"input {names[k]}"))
+            label = f"sample {field.sample}" + (f", {name}" if len(field.variables) > 1 else "")
+            rows.append(Row(canvas, label, panels))
+    first = fields[0]
+    when = f"final time, t = {first.times[-1]:.4g}" if first.times != (0.0,) else "prediction and truth"
+    return save(table(rows)[0], out, f"{', '.join(first.variables[:MAX_VARIABLES])}: {when}")
+
+
+def plot_rollout(field: Fields, out: Path, columns: int = 5) -> list[Path]:
+    """Draw one prediction in time and return the files: snapshots of truth, prediction and error, and an animation."""
+    check_name(out)
+    if len(field.times) < 2:
+        raise UserError(f"{out}: a rollout needs several times, found {len(field.times)}; draw the fields instead")
+    canvas, rows = canvas_of(field.points), []
+    named = [(name, _compared(field, v, slice(None))) for v, name in enumerate(field.variables[:MAX_VARIABLES])]
+    chosen = _spread(len(field.times), columns)
+    for name, at in named:
+        by_part = zip(*(at(k) for k in chosen), strict=True)
+        for part, panels in zip(("truth", "prediction", "error"), by_part, strict=True):
+            titles = [p.title if part == "error" else "" for p in panels]
+            shown = [Panel(p.values, p.scale, title) for p, title in zip(panels, titles, strict=True)]
+            rows.append(Row(canvas, f"{part} {name}", shown))
+    for panel, k in zip(rows[0].panels, chosen, strict=True):
+        panel.title = f"t = {field.times[k]:.4g}"
+    files = save(table(rows)[0], out, f"sample {field.sample}: prediction and truth")
+    title = f"sample {field.sample}, t = {{:.4g}}"
+    return [
+        *files,
+        movie(lambda k: [Row(canvas, name, at(k)) for name, at in named], field.times, title, out.with_suffix(".gif")),
+    ]
+
+
+def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
+    card = dataset.card
+    names, rows = [*card.conditions[:6], *card.active], []
+    for i in range(samples):
+        made = dataset[i]
+        columns = [made.values[0, :, card.variables.index(v)] for v in card.active]
+        if made.conditions is not None:
+            columns = [*made.conditions[0].T[:6], *columns]
+        panels = [Panel(c, (0.0, 1.0, ""), name if i == 0 else "") for c, name in zip(columns, names, strict=True)]
+        rows.append(Row(canvas_of(made.points), f"sample {i}", panels))
+    for column in zip(*(row.panels for row in rows), strict=True):
+        shared = scale(np.concatenate([p.values for p in column]))
+        for panel in column:
+            panel.scale = shared
+    return save(table(rows)[0], out, f"{card.name}: inputs and solution")
+
+
+def _in_time(dataset: Dataset, out: Path, columns: int) -> list[Path]:
+    card, made = dataset.card, dataset[0]
+    assert card.times is not None
+    times, canvas = np.linspace(*card.times, card.snapshots), canvas_of(made.points)
+    fields = {v: made.values[..., card.variables.index(v)] for v in card.active}
+    scales, rows = {v: scale(f) for v, f in fields.items()}, []
+    if made.conditions is not None:
+        condition = made.conditions[0, :, 0]
+        rows.append(Row(canvas, card.conditions[0], [Panel(condition, scale(condition))]))
+    chosen = _spread(len(times), columns)
+    for v, f in fields.items():
+        titles = [f"t = {times[k]:.3g}" if v == card.active[0] else "" for k in chosen]
+        panels = [Panel(f[k], scales[v], title) for k, title in zip(chosen, titles, strict=True)]
+        rows.append(Row(canvas, v, panels))
+    files = save(table(rows)[0], out, f"{card.name}: sample 0")
+
+    def at(k: int) -> list[Row]:
+        return [Row(canvas, "", [Panel(f[k], scales[v], v) for v, f in fields.items()])]
+
+    return [*files, movie(at, times.tolist(), f"{card.name}, t = {{:.3g}}", out.with_suffix(".gif"))]
+
+
+def _compared(field: Fields, v: int, times: slice) -> Callable[[int], list[Panel]]:
+    """Return what gives truth, prediction and error of a variable at a time, with scales for all the given times."""
+    # The truth sets the scale of both: a prediction that blows up must not hide what is right.
+    common = scale(field.truth[times, :, v])
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = field.prediction[..., v] - field.truth[..., v]
+    sizes = np.abs(errors[times][np.isfinite(errors[times])])
+    top = (float(np.quantile(sizes, 0.998)) if sizes.size else 0.0) or 1.0
+
+    def at(k: int) -> list[Panel]:
+        found = sums(field.truth[k, :, v : v + 1], field.prediction[k, :, v : v + 1], [0.0], [1.0])
+        title = f"relative $L^1$ error {percent(relative_errors([found], [[0]]).item())}"
+        values = (field.truth[k, :, v], field.prediction[k, :, v])
+        both = [Panel(f, common, name) for f, name in zip(values, ("truth", "prediction"), strict=True)]
+        return [*both, Panel(errors[k], (-top, top, ERRORS), title)]
+
+    return at
+
+
+def _spread(count: int, chosen: int) -> list[int]:
+    """Return some of ``count`` numbers, evenly spread, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, chosen).round().astype(int)).tolist()

@@ -1,0 +1,231 @@
+"""Run: a directory with all that training leaves and everything after it needs.
+
+run.json            config, card and signature, with a checksum
+last.safetensors    weights, optimizer and progress: training goes on from here
+best.safetensors    weights of the best validation error
+log.jsonl           one record per epoch, and events; nothing in it depends on the clock
+train.log           the same for people, with times
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from ikno import __version__
+from ikno.config import MOVABLE, Config, flattened, parse
+from ikno.data.catalog import Card
+from ikno.errors import UserError
+from ikno.surrogate import Signature, Surrogate
+
+FORMAT = 1
+CHECKPOINTS = ("best", "last")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory; ``create`` or ``open`` one."""
+
+    path: Path
+    config: Config
+    card: Card
+    signature: Signature
+
+    @classmethod
+    def create(cls, path: Path, config: Config, card: Card, signature: Signature) -> "Run":
+        """Return a new run; a directory that holds one already is refused."""
+        if (path / "run.json").exists():
+            raise UserError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be used as a folder ({error.strerror}); choose another with --out"
+            ) from None
+        content = {
+            "format": FORMAT,
+            "version": __version__,
+            "config": config.model_dump(mode="json"),
+            "card": card.model_dump(mode="json"),
+            "signature": signature.model_dump(mode="json"),
+        }
+        text = json.dumps(content, indent=1)
+        write_atomic(
+            path / "run.json", json.dumps({"sha256": _digest(text.encode()), "run": content}, indent=1).encode()
+        )
+        return cls(path, config, card, signature)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Run":
+        """Return the run in a directory, its description checked."""
+        path = Path(path)
+        file = path / "run.json"
+        if not file.is_file():
+            raise UserError(f"{path}: no run here (run.json is missing); `ikno runs` lists the runs of a folder")
+        try:
+            content = json.loads(file.read_bytes())
+            stored = content["run"]
+            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
+                raise UserError(f"{file}: the checksum does not agree; the file was changed or damaged")
+            if stored["format"] != FORMAT:
+                raise UserError(f"{file}: format {stored['format']} is unknown, this version of ikno reads {FORMAT}")
+            config, card, signature = (dict(stored[name]) for name in ("config", "card", "signature"))
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{file}: not the description of a run: {type(error).__name__} {error}") from None
+        return cls(
+            path,
+            parse(Config, config, f"{file}: config"),
+            parse(Card, card, f"{file}: card"),
+            parse(Signature, signature, f"{file}: signature"),
+        )
+
+    def check_same(self, config: Config) -> None:
+        """Raise unless a config agrees with that of the run in everything that decides the result."""
+        old, new = flattened(self.config.model_dump(mode="json")), flattened(config.model_dump(mode="json"))
+        changed = [k for k in {**old, **new} if k not in MOVABLE and old.get(k) != new.get(k)]
+        if changed:
+            differences = "; ".join(f"{k} was {old.get(k)}, now {new.get(k)}" for k in changed)
+            raise UserError(
+                f"{self.path}: cannot go on with another config ({differences}); start a new run with --out"
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for one process; a second one is refused. The lock goes with the process, however it ends."""
+        try:
+            file = (self.path / "lock").open("w")
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); choose another folder (--out)"
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path}: another process is training here; choose another folder (--out)"
+                ) from None
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be locked ({error.strerror}); choose another folder") from None
+            yield
+
+    def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
+        """Return the trained surrogate, ready to predict; ``which`` is best or last."""
+        if which not in CHECKPOINTS:
+            raise UserError(f"{which!r} is no checkpoint; use best or last")
+        file = self.path / f"{which}.safetensors"
+        with torch.device("meta"):  # shapes without memory
+            expected = Surrogate(self.signature).state_dict()
+        tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
+        weights = {k.removeprefix("weights."): v for k, v in tensors.items() if k.startswith("weights.")}
+        for name in weights.keys() - expected.keys():
+            raise UserError(f"{file}: {name} is not part of the model; the checkpoint is of another one")
+        for name, tensor in weights.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise UserError(
+                    f"{file}: {name} holds NaN or infinite numbers; train again or use the other checkpoint"
+                )
+        surrogate = Surrogate(self.signature)
+        surrogate.load_state_dict(weights)
+        return surrogate.to(device or "cpu").eval()
+
+    def has(self, which: str) -> bool:
+        """Tell whether a checkpoint exists."""
+        return (self.path / f"{which}.safetensors").is_file()
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the records of the log; a last line that was cut short is not one yet."""
+        file = self.path / "log.jsonl"
+        try:
+            lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{file}: damaged ({error}); without this file the run works, but for its curves") from None
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON state as one file with a checksum; the old file stays until the new one is complete."""
+    # Contiguous copies: safetensors refuses tensors that share memory.
+    own = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
+    text = json.dumps(state)
+    metadata = {"format": str(FORMAT), "state": text, "sha256": _content_digest(own, text)}
+    write_atomic(path, to_bytes(own, metadata))
+
+
+def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what ``save`` wrote, checked; names and shapes of ``expected`` are compared before anything is read."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such checkpoint; the run may not have got that far")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != str(FORMAT):
+                raise UserError(f"{path}: format {metadata.get('format')!r} is unknown, this version reads {FORMAT}")
+            names = list(file.keys())
+            for name, tensor in (expected or {}).items():
+                if name not in names:
+                    raise UserError(f"{path}: {name} is missing; the checkpoint is of another model")
+                shape = list(file.get_slice(name).get_shape())
+                if shape != list(tensor.shape):
+                    raise UserError(f"{path}: {name} has shape {shape}, the config says {list(tensor.shape)}")
+            tensors = {name: file.get_tensor(name) for name in names}
+        for name, tensor in (expected or {}).items():
+            if tensors[name].dtype != tensor.dtype:
+                raise UserError(f"{path}: {name} has the type {tensors[name].dtype}, expected {tensor.dtype}")
+        if metadata.get("sha256") != _content_digest(tensors, metadata.get("state", "")):
+            raise UserError(f"{path}: the checksum does not agree; the file is damaged, use the other checkpoint")
+        return tensors, dict(json.loads(metadata["state"]))
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # also RecursionError
+        raise UserError(f"{path}: not a readable checkpoint, or cut short: {error}") from None
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file so that at any moment either the old or the new one is there, whole."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); make room, what was there is intact") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate:
+    """Return the trained surrogate of a run: ``ikno.load(run).predict(points, conditions)``."""
+    return Run.open(path).surrogate(which, device)
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return the directories below a folder that hold a run."""
+    return sorted(file.parent for file in folder.rglob("run.json")) if folder.is_dir() else []
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _content_digest(tensors: Mapping[str, Tensor], state: str) -> str:
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,315 @@
+"""Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from pydantic import PositiveInt, model_validator
+from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+from scipy.spatial import QhullError
+from torch import Tensor, nn
+
+from ikno.config import Settings
+from ikno.data.pairs import MODES, Moments, Statistics
+from ikno.errors import UserError
+from ikno.linalg import Cloud
+from ikno.models import build
+from ikno.surrogate.normalize import Normalizer
+
+Array = np.ndarray | Tensor
+
+
+class Signature(Settings):
+    """What a surrogate takes and gives: names of its channels, the box of its points, its times and mode.
+
+    ``times`` are the first and the last time of the data, None for steady problems.
+    """
+
+    dim: PositiveInt
+    variables: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
+    box: tuple[tuple[float, float], ...]
+    coordinates: Literal["per axis", "one scale"] = "per axis"
+    times: tuple[float, float] | None = None
+    mode: Literal["direct", "residual", "derivative"] = "direct"
+    model: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Signature":
+        if len(self.box) != self.dim or any(a >= b for a, b in self.box):
+            raise ValueError(f"the box needs lower < upper along each of {self.dim} axes, found {self.box}")
+        if not self.variables:
+            raise ValueError("a surrogate needs at least one variable")
+        if self.steady and self.mode != "direct":
+            raise ValueError(f"a steady problem has no {self.mode} target; use surrogate.mode=direct")
+        if not isinstance(self.model.get("name"), str):
+            raise ValueError("a model needs a name; `ikno models` lists them")
+        return self
+
+    @property
+    def steady(self) -> bool:
+        return self.times is None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the input channels: u(t) of problems in time, then the conditions."""
+        return self.conditions if self.steady else (*self.variables, *self.conditions)
+
+
+@dataclass(frozen=True)
+class State:
+    """An encoded input: what is needed to decode at any number of queries."""
+
+    latent: Tensor
+    points: Float[Tensor, "clouds points dim"]
+    start: Float[Tensor, "batch points variables"] | None
+    lead: Float[Tensor, "batch"] | None
+
+
+class Surrogate(nn.Module):
+    """u(x, t + lead) from u(., t), conditions and points; called in tensors, used by people through ``predict``."""
+
+    def __init__(self, signature: Signature, statistics: Statistics | None = None, seed: int | None = None) -> None:
+        super().__init__()
+        self.signature = s = signature
+        variables, conditions, clock = len(s.variables), len(s.conditions), 0 if s.steady else 1
+        channels = len(s.inputs) + 2 * clock
+        settings = {k: v for k, v in s.model.items() if k != "name"}
+        for name in {"in_channels", "out_channels", "dim", "seed"} & settings.keys():
+            raise UserError(f"model.{name}: not a setting of a model, it follows from data and config; leave it out")
+        self.model = build(
+            s.model["name"], in_channels=channels, out_channels=variables, dim=s.dim, seed=seed, **settings
+        )
+        found = statistics
+        self.values = _normalizer(found and found.values, variables * clock)
+        self.conditions = _normalizer(found and found.conditions, conditions)
+        self.time = _normalizer(found and found.time, clock)
+        self.lead = _normalizer(found and found.lead, clock)
+        self.target = _normalizer(found and found.target, variables)
+        low, high = torch.tensor(s.box, dtype=torch.float64).T
+        half = (high - low) / 2
+        if s.coordinates == "one scale":
+            half = half.max().expand(s.dim)
+        # Not part of the weights: it follows from the signature.
+        self.center: Tensor
+        self.extent: Tensor
+        self.register_buffer("center", ((low + high) / 2).float(), persistent=False)
+        self.register_buffer("extent", half.float().clone(), persistent=False)
+
+    def locate(
+        self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "_ points"] | None = None
+    ) -> Cloud | Float[Tensor, "clouds points dim"]:
+        """Return points for ``forward``: sorted into cells if the model can do that, else the same physical points."""
+        locate = getattr(self.model, "locate", None)
+        return points if locate is None else locate(self._mapped(points), mask)
+
+    def _mapped(self, points: Tensor) -> Tensor:
+        """Return physical points in the box of the model."""
+        return (points - self.center) / self.extent
+
+    def _for_model(self, points: Tensor | Cloud, mask: Tensor | None = None) -> Tensor | Cloud:
+        located = points if isinstance(points, Cloud) else self.locate(points, mask)
+        return located if isinstance(located, Cloud) else self._mapped(located)
+
+    def features(
+        self,
+        inputs: Float[Tensor, "batch points channels"],
+        time: Float[Tensor, "batch"] | None,
+        lead: Float[Tensor, "batch"] | None,
+    ) -> Float[Tensor, "batch points features"]:
+        """Return normalized u, c, t and lead, the features of the model."""
+        split = 0 if self.signature.steady else len(self.signature.variables)
+        parts = [self.values(inputs[..., :split]), self.conditions(inputs[..., split:])]
+        if time is not None and lead is not None:
+            clock = torch.cat([self.time(time[:, None]), self.lead(lead[:, None])], 1)
+            parts.append(clock[:, None].expand(-1, inputs.shape[1], -1).to(inputs.dtype))
+        return torch.cat(parts, -1)
+
+    def forward(
+        self,
+        points: Float[Tensor, "clouds points dim"] | Cloud,
+        inputs: Float[Tensor, "batch points channels"],
+        time: Float[Tensor, "batch"] | None = None,
+        lead: Float[Tensor, "batch"] | None = None,
+        mask: Bool[Tensor, "batch points"] | None = None,
+    ) -> Float[Tensor, "batch points variables"]:
+        """Return the normalized target at the points: what is learned."""
+        return self.model(self.features(inputs, time, lead), self._for_model(points, mask), mask=mask)
+
+    def targets(
+        self,
+        inputs: Float[Tensor, "batch points channels"],
+        values: Float[Tensor, "batch points variables"],
+        lead: Float[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch points variables"]:
+        """Return the normalized target of given values: what ``forward`` should return."""
+        return self.target(MODES[self.signature.mode].target(*self._start(inputs, values, lead)))
+
+    def physical(
+        self,
+        inputs: Float[Tensor, "batch points channels"],
+        output: Float[Tensor, "batch points variables"],
+        lead: Float[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch points variables"]:
+        """Return u(t + lead) for an output of ``forward``: the inverse of ``targets``."""
+        return MODES[self.signature.mode].values(*self._start(inputs, self.target.inverse(output), lead))
+
+    def _start(self, inputs: Tensor, values: Tensor, lead: Tensor | None):
+        start = inputs[..., : len(self.signature.variables)]
+        return start, values, None if lead is None else lead[:, None, None].to(values.dtype)
+
+    def predict(
+        self,
+        points: Array,
+        conditions: Array | None = None,
+        queries: Array | None = None,
+        time: float | Array | None = None,
+        lead: float | Array | None = None,
+        start: Array | None = None,
+    ) -> Any:
+        """Return u at the queries (default: the points) in physical units; numpy for numpy, tensors for tensors.
+
+        points [points, dim] or [batch, points, dim]; conditions [points, channels] or [batch, points, channels] in the
+        order of ``signature.inputs``: u(t) first for problems in time. One number per channel is one for all points.
+        ``time`` is the time of the input, the first of the data by default, and ``lead`` how far ahead. Where a change
+        is predicted (modes residual and derivative) u(t) is needed at the queries too: ``start``, by default linear
+        interpolation between the points.
+        """
+        single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
+        state = self.encode(points, conditions, time, lead)
+        values = self.decode(state, queries, start)
+        values = values[0] if single else values
+        return values.cpu().numpy() if isinstance(points, np.ndarray) else values
+
+    def encode(
+        self,
+        points: Array,
+        conditions: Array | None = None,
+        time: float | Array | None = None,
+        lead: float | Array | None = None,
+    ) -> State:
+        """Return the latent state of an input, which serves any number of ``decode`` calls."""
+        x = self._points(points, "points")
+        inputs = self._inputs(x, conditions)
+        t, tau = self._clock(inputs.shape[0], time, lead)
+        encode = getattr(self.model, "encode", None)
+        if encode is None:
+            raise UserError(f"{self.signature.model['name']}: this model has no separate encoder")
+        with torch.no_grad():
+            latent = encode(self.features(inputs, t, tau), self._for_model(x))
+        start = None if self.signature.steady else inputs[..., : len(self.signature.variables)]
+        return State(latent, x, start, tau)
+
+    def decode(
+        self, state: State, queries: Array | None = None, start: Array | None = None
+    ) -> Float[Tensor, "batch queries variables"]:
+        """Return u at the queries, by default at the points of the input."""
+        x = state.points if queries is None else self._points(queries, "queries")
+        batch = state.latent.shape[0]
+        if x.shape[0] not in (1, batch):
+            raise UserError(f"queries: {x.shape[0]} clouds for {batch} inputs; give one for all or one each")
+        with torch.no_grad():
+            output = self.target.inverse(getattr(self.model, "decode")(state.latent, self._for_model(x)))  # noqa: B009
+            mode = self.signature.mode
+            if mode == "direct":
+                return output
+            at_queries = state.start if queries is None else self._start_at(state, x, start)
+            lead = None if state.lead is None else state.lead[:, None, None].to(output.dtype)
+            return MODES[mode].values(at_queries, output, lead)
+
+    def _start_at(self, state: State, x: Tensor, start: Array | None) -> Tensor:
+        if start is not None:
+            given = self._tensor(start)
+            given = given[None] if given.ndim == 2 else given
+            expected = (x.shape[1], len(self.signature.variables))
+            if given.ndim != 3 or given.shape[1:] != expected or given.shape[0] not in (1, state.latent.shape[0]):
+                names = ", ".join(self.signature.variables)
+                raise UserError(f"start: shape {list(start.shape)}, expected {list(expected)}: {names} at the queries")
+            return given
+        assert state.start is not None
+        found = []
+        for b in range(state.latent.shape[0]):
+            points, queries = (p[b if p.shape[0] > 1 else 0].cpu().numpy() for p in (state.points, x))
+            found.append(interpolate(points, state.start[b].cpu().numpy(), queries))
+        return torch.from_numpy(np.stack(found)).to(state.start)
+
+    def _tensor(self, values: float | Array) -> Tensor:
+        # A copy in native numbers: torch does not take read-only arrays or those of another byte order.
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float64))
+        return tensor.to(self.center)
+
+    def _points(self, points: Array, name: str) -> Float[Tensor, "clouds points dim"]:
+        x = self._tensor(points)
+        x = x[None] if x.ndim == 2 else x
+        if x.ndim != 3 or x.shape[-1] != self.signature.dim or x.shape[1] == 0:
+            raise UserError(f"{name}: shape {list(points.shape)}, expected [points, {self.signature.dim}]")
+        if not bool(torch.isfinite(x).all()):
+            raise UserError(f"{name}: NaN or infinite coordinates; remove these points")
+        return x
+
+    def _inputs(self, x: Tensor, conditions: Array | None) -> Float[Tensor, "batch points channels"]:
+        names = self.signature.inputs
+        if conditions is None:
+            if names:
+                raise UserError(f"conditions: {', '.join(names)} are needed at the points, found nothing")
+            return x.new_zeros(x.shape[0], x.shape[1], 0)
+        c = self._tensor(conditions)
+        if c.shape[-1:] != (len(names),):
+            found = f"shape {list(conditions.shape)}, expected [points, {len(names)}]"
+            raise UserError(f"conditions: {found} with the channels {', '.join(names) or '(none)'}")
+        if c.ndim == 1:
+            c = c.expand(x.shape[1], -1)
+        c = c.expand(x.shape[0], -1, -1) if c.ndim == 2 else c
+        if c.ndim != 3 or c.shape[1] != x.shape[1] or x.shape[0] not in (1, c.shape[0]):
+            raise UserError(f"conditions: shape {list(conditions.shape)} does not go with points {list(x.shape)}")
+        if not bool(torch.isfinite(c).all()):
+            raise UserError("conditions: NaN or infinite values")
+        return c
+
+    def _clock(
+        self, batch: int, time: float | Array | None, lead: float | Array | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        times = self.signature.times
+        if times is None:
+            if time is not None or lead is not None:
+                raise UserError("time: this surrogate is of a steady problem; leave time and lead out")
+            return None, None
+        if lead is None:
+            raise UserError(f"lead: how far ahead to predict is needed; the data spans {times[0]:g} to {times[1]:g}")
+        found = []
+        for name, value in (("time", times[0] if time is None else time), ("lead", lead)):
+            clock = self._tensor(value).flatten()
+            if clock.shape[0] not in (1, batch):
+                raise UserError(f"{name}: expected one number or one for each of {batch} inputs, found {len(clock)}")
+            if not bool(torch.isfinite(clock).all()):
+                raise UserError(f"{name}: NaN or infinite")
+            found.append(clock.expand(batch))
+        if bool((found[1] <= 0).any()):
+            raise UserError(f"lead: must be positive, found {float(found[1].min()):g}")
+        return found[0], found[1]
+
+
+def interpolate(
+    points: Float[np.ndarray, "points dim"],
+    values: Float[np.ndarray, "points channels"],
+    queries: Float[np.ndarray, "queries dim"],
+) -> Float[np.ndarray, "queries channels"]:
+    """Return linear interpolation between scattered points, the value of the nearest point outside their hull."""
+    if points.shape[1] == 1:
+        order = points[:, 0].argsort()
+        columns = [np.interp(queries[:, 0], points[order, 0], v) for v in values[order].T]
+        return np.stack(columns, 1).astype(values.dtype)
+    nearest = NearestNDInterpolator(points, values)(queries)
+    try:
+        inside = LinearNDInterpolator(points, values)(queries)
+    except QhullError:  # all points on a line or plane: there is no inside
+        return nearest.astype(values.dtype)
+    return np.where(np.isnan(inside), nearest, inside).astype(values.dtype)
+
+
+def _normalizer(moments: Moments | None, channels: int) -> Normalizer:
+    if moments is None or channels == 0:
+        return Normalizer(torch.zeros(channels), torch.ones(channels))
+    return Normalizer(torch.from_numpy(moments.mean), torch.from_numpy(moments.std))

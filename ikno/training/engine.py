@@ -1,0 +1,392 @@
+"""Training: one loop. What is random in it follows from the seed, the epoch and the step, so it can stop anywhere."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ikno.config import Config, TrainSettings
+from ikno.data.batches import Batch, Items, in_order, shuffled
+from ikno.data.pairs import statistics
+from ikno.data.problem import Problem, open_problem
+from ikno.errors import UserError, require
+from ikno.models import MODELS
+from ikno.runs import Run, load, save
+from ikno.surrogate import Signature, Surrogate
+from ikno.training.distributed import Group, group
+from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
+
+
+class Stopped(Exception):  # noqa: N818 (not an error)
+    """Training was asked to stop (Ctrl-C or SIGTERM) and has saved its state: it can be resumed."""
+
+
+@dataclass
+class Progress:
+    """Where training stands; all of it is in the checkpoint. ``records`` is the length of the log in bytes."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss: float = 0.0
+    samples: int = 0
+    bad: int = 0
+    skipped: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    records: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a progress display may show after a step."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    validation: float | None
+    seconds_per_step: float
+
+
+def train(
+    config: Config,
+    out: Path | str,
+    resume: bool = False,
+    until: int | None = None,
+    report: Callable[[Report], None] = lambda report: None,
+) -> Run:
+    """Train a surrogate and return its run; ``resume`` goes on with the run in ``out``, as if it had never stopped.
+
+    ``until`` ends after so many epochs of the whole schedule. SIGINT and SIGTERM save and raise ``Stopped``.
+    """
+    with group(config.device) as processes:
+        problem = open_problem(config.data, config.seed)
+        config = complete(config, problem)
+        path = Path(out)
+        surrogate: Surrogate
+        if resume:
+            run = Run.open(path)
+            run.check_same(config)
+            surrogate = Surrogate(run.signature)
+        else:
+            surrogate = new_surrogate(config, problem)
+            run = Run(path, config, problem.card, surrogate.signature)
+            if processes.first:
+                run = Run.create(path, config, problem.card, surrogate.signature)
+        processes.wait()
+        with run.locked() if processes.first else nullcontext():
+            Training(run, config, problem, surrogate, processes, report).go(resume, until)
+    return run
+
+
+def complete(config: Config, problem: Problem) -> Config:
+    """Return the config with all that it leaves open filled from the card, so that a run says everything."""
+    card, name = problem.card, config.model["name"]
+    model = dict(config.model)
+    if name in MODELS and "grid_size" in MODELS[name].settings.model_fields:
+        model.setdefault("grid_size", card.grid)
+    mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
+    parts = {
+        "data": {
+            "split": tuple(len(s) for s in (problem.train, problem.validation, problem.test)),
+            "points": problem.train.points,
+            "stride": None if card.steady else problem.stride,
+            "final_snapshot": None if card.steady else problem.final,
+        },
+        "surrogate": {"mode": mode},
+        "train": {"epochs": config.train.epochs or card.epochs},
+    }
+    filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
+    return config.model_copy(update={**filled, "model": model})
+
+
+def new_surrogate(config: Config, problem: Problem) -> Surrogate:
+    """Return an untrained surrogate with the statistics of the training samples."""
+    mode = config.surrogate.mode or "direct"
+    if problem.steady and mode != "direct":
+        raise UserError(f"surrogate.mode: a steady problem has no {mode}; use direct")
+    card = problem.card
+    signature = Signature(
+        dim=card.dim,
+        variables=card.active,
+        conditions=card.conditions,
+        box=problem.box(),
+        coordinates=config.surrogate.coordinates,
+        times=card.times,
+        mode=mode,
+        model=config.model,
+    )
+    Surrogate(signature)  # settings of the model are checked before the data is read
+    problem.train.keep(config.data.memory_gb * 1e9)
+    found = statistics(problem.train, problem.times, problem.pairs, mode)
+    return Surrogate(signature, found, config.seed)
+
+
+@dataclass
+class Training:
+    """One training run in one process."""
+
+    run: Run
+    config: Config
+    problem: Problem
+    surrogate: Surrogate
+    processes: Group
+    report: Callable[[Report], None]
+    at: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.settings: TrainSettings = self.config.train
+        self.surrogate.to(self.processes.device)
+        self.wrapped = self.processes.wrap(self.surrogate)
+        self.call: Any = torch.compile(self.wrapped) if self.settings.compile else self.wrapped
+        self.optimizers = make_optimizers(self.surrogate, self.settings)
+        limit = self.config.data.memory_gb * 1e9
+        for samples in (self.problem.train, self.problem.validation):
+            samples.keep(limit)
+        self.items = self.problem.items(self.problem.train)
+        self.validation = self.problem.items(self.problem.validation, from_start=True)
+        self.epochs = self.settings.epochs or 1
+        self.steps = self.epochs * -(-len(self.items) // self.settings.batch)
+        self.clouds: dict[int, Any] = {}
+        self.saved = time.monotonic()
+        self.validated: float | None = None
+        self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
+
+    def go(self, resume: bool, until: int | None = None) -> None:
+        """Train to the end, or until a signal asks to stop."""
+        if resume:
+            self._restore()
+        else:
+            self._save()
+        last = min(until or self.epochs, self.epochs)
+        with _signals() as asked:
+            while self.at.epoch < last and not self.at.finished:
+                self._epoch(asked)
+        self._save()
+
+    def _epoch(self, asked: list[int]) -> None:
+        at = self.at
+        batches = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)[at.batch :]
+        mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
+        loader = self.items.loader(at.epoch, mine, self.config.data.workers)
+        for chosen, batch in zip(batches, loader, strict=True):
+            start = time.monotonic()
+            loss = self._step(batch, len(chosen), bool(self.processes.mine(chosen)))
+            at.step, at.batch = at.step + 1, at.batch + 1
+            if loss is not None:
+                at.loss, at.samples = at.loss + loss * len(chosen), at.samples + len(chosen)
+            mean = at.loss / max(at.samples, 1)
+            seconds = time.monotonic() - start
+            self.report(Report(at.epoch + 1, self.epochs, at.step, self.steps, mean, self.validated, seconds))
+            if self.processes.any(bool(asked)):
+                self._save()
+                raise Stopped(f"{self.run.path}: stopped in epoch {at.epoch + 1}, step {at.step}; go on with --resume")
+            if self._due() and at.batch < len(batches):
+                self._save()
+        self._end_of_epoch()
+
+    def _step(self, batch: Batch, size: int, counts: bool) -> float | None:
+        """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite."""
+        at, s = self.at, self.settings
+        rate = learning_rate(s, at.step, self.steps)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = rate
+        torch.manual_seed(_seed(self.config.seed, at.step, self.processes.rank))  # dropout
+        self.surrogate.train()
+        total = torch.zeros((), device=self.processes.device)
+        parts = _parts(batch, s.micro_batch)
+        for i, part in enumerate(parts):
+            with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
+                losses = self._losses(part.to(self.processes.device))
+                # Processes average their gradients: with this factor the average is that of the whole batch.
+                loss = losses.sum() * (self.processes.size / size if counts else 0.0)
+                loss.backward()
+            total += loss.detach() / self.processes.size
+        value = float(self.processes.total(total))
+        norm = self._clip()
+        if not (np.isfinite(value) and np.isfinite(norm)):
+            at.bad, at.skipped = at.bad + 1, at.skipped + 1
+            self._record({"event": "skipped", "epoch": at.epoch + 1, "step": at.step, "samples": list(batch.samples)})
+            if at.bad >= s.max_bad_steps:
+                self._save()
+                raise UserError(
+                    f"{self.run.path}: loss or gradient was not finite in {at.bad} steps in a row (last: samples "
+                    f"{list(batch.samples)[:8]}); lower train.learning_rate or look at these samples"
+                )
+            return None
+        at.bad = 0
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return value
+
+    def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
+        device = self.processes.device
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
+        with autocast:
+            output = self.call(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
+        target = self.surrogate.targets(batch.inputs, batch.values, batch.lead)
+        return sample_losses(output.float(), target, batch.mask, self.settings.loss)
+
+    def _cloud(self, batch: Batch) -> Any:
+        """Return the located points; a cloud that comes again is located once."""
+        if batch.cloud is None:
+            return self.surrogate.locate(batch.points, batch.mask)
+        if batch.cloud not in self.clouds:
+            self.clouds = {batch.cloud: self.surrogate.locate(batch.points)}
+        return self.clouds[batch.cloud]
+
+    def _clip(self) -> float:
+        parameters = [p for p in self.surrogate.parameters() if p.grad is not None]
+        if self.settings.clip is None:
+            return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        return float(nn.utils.clip_grad_norm_(parameters, self.settings.clip))
+
+    def _end_of_epoch(self) -> None:
+        at, s = self.at, self.settings
+        loss = at.loss / at.samples if at.samples else None
+        done = at.epoch + 1
+        validation = None
+        if len(self.validation) and (done % s.validate_every == 0 or done == self.epochs):
+            validation = self.validated = self.validate(self.validation)
+        score = validation if len(self.validation) else loss
+        if score is not None and (at.best is None or score < at.best):
+            at.best, at.best_epoch = score, done
+            if self.processes.first:
+                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+        rate = learning_rate(s, at.step - 1, self.steps)
+        record = {"epoch": done, "step": at.step, "loss": loss, "validation": validation, "learning_rate": rate}
+        self._record(record)
+        at.epoch, at.batch, at.loss, at.samples = done, 0, 0.0, 0
+        at.finished = done == self.epochs or (s.patience is not None and done - at.best_epoch >= s.patience)
+        if self._due() or at.finished:
+            self._save()
+
+    @torch.no_grad()
+    def validate(self, items: Items) -> float:
+        """Return the mean relative L1 error of the physical prediction, over samples, variables and leads."""
+        self.surrogate.eval()
+        total = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
+        mine = [b for b in map(self.processes.mine, in_order(len(items), self.settings.batch)) if b]
+        for batch in items.loader(0, mine, self.config.data.workers):
+            batch = batch.to(self.processes.device)
+            output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
+            values = self.surrogate.physical(batch.inputs, output, batch.lead)
+            keep = 1.0 if batch.mask is None else batch.mask[..., None].float()
+            center = self.surrogate.target.mean if self.problem.steady else self.surrogate.values.mean
+            error = (keep * (values - batch.values).abs()).sum(1)
+            errors = error / (keep * (batch.values - center).abs()).sum(1).clamp(min=1e-30)
+            total += torch.stack([errors.mean(1).double().sum(), total.new_tensor(len(batch))])
+        error, count = self.processes.total(total).tolist()
+        return error / count
+
+    def _due(self) -> bool:
+        return self.processes.any(time.monotonic() - self.saved >= self.settings.save_seconds)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {f"weights.{k}": v for k, v in self.surrogate.state_dict().items()}
+
+    def _save(self) -> None:
+        if self.processes.first:
+            save(self.run.path / "last.safetensors", {**self._weights(), **state_of(self.optimizers)}, asdict(self.at))
+        self.saved = time.monotonic()
+
+    def _restore(self) -> None:
+        file = self.run.path / "last.safetensors"
+        tensors, state = load(file, self._weights())
+        self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
+        restore(self.optimizers, tensors)
+        self.at = Progress(**state)
+        if self.processes.first:  # what came after the checkpoint is computed, and written, again
+            log = self.run.path / "log.jsonl"
+            if log.exists():
+                with log.open("r+") as stream:
+                    stream.truncate(self.at.records)
+            self._say(f"resumed after step {self.at.step}")
+
+    def _record(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record) + "\n"
+        self.at.records += len(line)
+        if not self.processes.first:
+            return
+        with (self.run.path / "log.jsonl").open("a") as file:
+            file.write(line)
+        self._say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
+        if self.board is not None and "loss" in record:
+            for name in ("loss", "validation", "learning_rate"):
+                if record[name] is not None:
+                    self.board.add_scalar(name, record[name], record["step"])
+
+    def _say(self, text: str) -> None:
+        with (self.run.path / "train.log").open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def sample_losses(
+    output: Float[Tensor, "batch points variables"],
+    target: Float[Tensor, "batch points variables"],
+    mask: Tensor | None,
+    kind: str,
+) -> Float[Tensor, "batch"]:
+    """Return the loss of each sample: |output - target| / |target| (L2), or the mean square."""
+    if mask is not None:
+        keep = mask[..., None]
+        output, target = output * keep, target * keep
+    difference = (output - target).flatten(1)
+    if kind == "relative_l2":
+        return difference.norm(dim=1) / target.flatten(1).norm(dim=1).clamp(min=1e-12)
+    counts = difference.shape[1] if mask is None else mask.sum(1) * target.shape[2]
+    return difference.square().sum(1) / counts
+
+
+def _parts(batch: Batch, size: int | None) -> list[Batch]:
+    """Return the batch in parts of at most ``size`` samples."""
+    if size is None or len(batch) <= size:
+        return [batch]
+    parts = []
+    for i in range(0, len(batch), size):
+        rows = slice(i, i + size)
+        cut = {k: v[rows] for k, v in vars(batch).items() if isinstance(v, Tensor) and len(v) == len(batch)}
+        parts.append(Batch(**{**vars(batch), **cut, "samples": batch.samples[rows]}))
+    return parts
+
+
+def _seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence((seed, 4, step, rank)).generate_state(1, np.uint64)[0] >> 1)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Yield a list that receives SIGINT and SIGTERM instead of their usual effect."""
+    asked: list[int] = []
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda n, _: asked.append(n))
+    except ValueError:  # not the main thread: signals are not ours
+        before = {}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _board(path: Path) -> Any:
+    require("tensorboard", "track")
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(path / "tensorboard"))

@@ -1,0 +1,112 @@
+"""Two processes are one: same losses, same weights to rounding, nothing lost or doubled, and resumable with either."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ikno.config import Config, make_config
+from ikno.runs import Run, load
+from ikno.training import train
+
+CHILD = """
+import json, sys
+from pathlib import Path
+import torch
+from ikno.config import Config
+from ikno.training import train
+torch.set_num_threads(1)
+config = Config.model_validate(json.loads(Path(sys.argv[1]).read_text()))
+until = int(sys.argv[4]) or None
+train(config, sys.argv[2], sys.argv[3] == "resume", until, lambda r: print(r.step, flush=True))
+"""
+
+
+def settings(split: list[int], epochs: int, save_seconds: float) -> Config:
+    values = {"data.split": split, "train.epochs": epochs, "train.save_seconds": save_seconds, "train.batch": 3}
+    return make_config("poisson-gauss", {"preset": "smoke", **values})
+
+
+def start(config: Config, folder: Path, out: str, resume: bool = False, until: int = 0, size: int = 2) -> list:
+    """Start the processes as torchrun would."""
+    file = folder / f"{out}.json"
+    file.write_text(json.dumps(config.model_dump(mode="json")))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", CHILD, str(file), str(folder / out), "resume" if resume else "new", str(until)]
+    common = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen(command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, **pipes) for r in range(size)
+    ]
+
+
+def finish(processes: list) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+
+
+def losses(run: Run) -> list[float]:
+    return [r["loss"] for r in run.log()] + [r["validation"] for r in run.log()]
+
+
+def close(a: Run, b: Run, tolerance: float) -> None:
+    assert losses(a) == pytest.approx(losses(b), rel=tolerance)
+    one, other = (load(r.path / "last.safetensors")[0] for r in (a, b))
+    weights = [k for k in one if k.startswith("weights.")]
+    assert weights
+    for name in weights:
+        scale = one[name].abs().max().clamp(min=1e-3) if one[name].numel() else 1.0
+        assert (one[name] - other[name]).abs().sum() <= tolerance * 100 * scale * max(one[name].numel(), 1)
+
+
+def test_two_processes_equal_one_and_resume_as_one(data: Path) -> None:
+    """F22, F23: same losses with the same global batch, also where the last batch is smaller than the group."""
+    config = settings([7, 3, 2], 4, 1000)
+    alone = train(config, data / "alone")
+    finish(start(config, data, "pair", until=2))
+    assert [r["step"] for r in Run.open(data / "pair").log()] == [3, 6]
+    # One goes on with what two began, and two with what one began.
+    close(alone, train(config, data / "pair", resume=True), 1e-5)
+    train(config, data / "other", until=2)
+    finish(start(config, data, "other", resume=True))
+    close(alone, Run.open(data / "other"), 1e-5)
+
+
+def test_one_process_is_killed(data: Path) -> None:
+    """F23: the other ends too, and the run goes on."""
+    config = settings([8, 2, 2], 200, 0)
+    processes = start(config, data, "pair")
+    assert processes[0].stdout is not None
+    for _ in range(4):
+        processes[0].stdout.readline()
+    processes[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    processes[0].communicate(timeout=60)
+    assert processes[0].returncode != 0
+    assert time.monotonic() - began < 60
+    processes[1].communicate()
+    run = train(config, data / "pair", resume=True, until=3)
+    assert [r["epoch"] for r in run.log()][-1] == 3
+
+
+def test_both_stop_on_a_signal(data: Path) -> None:
+    """A signal to one process stops all at the same step."""
+    config = settings([8, 2, 2], 200, 1000)
+    processes = start(config, data, "pair")
+    for _ in range(2):
+        processes[0].stdout.readline()
+    processes[1].send_signal(signal.SIGTERM)
+    outputs = [p.communicate(timeout=60) for p in processes]
+    assert all("Stopped" in errors for _, errors in outputs)
+    step = load(data / "pair" / "last.safetensors")[1]["step"]
+    assert 0 < step < 600
+    assert outputs[1][0].split()[-1] == str(step)

@@ -1,0 +1,317 @@
+"""Training: it learns, it stops and goes on with the same bits, and it says what goes wrong."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ikno.config import Config, make_config
+from ikno.errors import UserError
+from ikno.runs import Run, load
+from ikno.training import Stopped, train
+
+
+def settings(name: str = "poisson-gauss", **more) -> Config:
+    """A run of seconds; dots in keys are written as two underscores."""
+    values = {
+        "preset": "smoke",
+        "data.split": [8, 2, 2],
+        "train.batch": 3,
+        "train.epochs": 3,
+        "train.save_seconds": 1000,
+    }
+    return make_config(name, {**values, **{k.replace("__", "."): v for k, v in more.items()}})
+
+
+def content(run: Run, which: str = "last") -> tuple[dict[str, bytes], dict]:
+    """Return all that a checkpoint holds, as bytes."""
+    tensors, state = load(run.path / f"{which}.safetensors")
+    return {k: v.numpy().tobytes() for k, v in tensors.items()}, state
+
+
+def same(a: Run, b: Run) -> None:
+    for which in ("last", "best"):
+        assert content(a, which) == content(b, which)
+    assert (a.path / "log.jsonl").read_bytes() == (b.path / "log.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("mode", ["direct", "residual", "derivative"])
+def test_time_dependent_sets_are_learned_by_the_same_loop(data: Path, mode: str) -> None:
+    run = train(settings("ns-gauss", surrogate__mode=mode, data__stride=7, train__epochs=3), data / "run")
+    losses = [r["loss"] for r in run.log()]
+    assert losses[2] < losses[0]
+    assert run.signature.inputs == ("vx", "vy")
+    assert run.config.data.split == (8, 2, 2)
+    assert (run.config.data.stride, run.config.data.final_snapshot) == (7, 14)
+    assert run.log()[0]["step"] == 8 * 3 / 3  # three pairs of each of 8 samples, batches of three
+
+
+@pytest.mark.slow
+def test_overfitting_eight_samples(data: Path) -> None:
+    """F17: eight samples are learned to 1 %."""
+    often = {"train__epochs": 700, "train__batch": 4, "train__validate_every": 700}
+    run = train(settings("poisson-gauss", **often, train__learning_rate=5e-3, model__d_model=32), data / "run")
+    assert run.log()[-1]["loss"] < 0.01
+
+
+@pytest.mark.parametrize("name", ["poisson-gauss", "ns-gauss"])
+def test_same_seed_same_bits_with_any_number_of_workers(data: Path, name: str) -> None:
+    """F18: shuffling, dropout and random points follow from the seed alone."""
+    more = {"model__dropout": 0.2, "data__sampling": "random", "data__points": 30, "train__epochs": 2}
+    if name == "ns-gauss":
+        more |= {"data__stride": 7}
+    first = train(settings(name, **more), data / "a")
+    same(first, train(settings(name, **more), data / "b"))
+    second = train(settings(name, **more, data__workers=2), data / "c")
+    assert content(first)[0] == content(second)[0]
+    assert first.log() == second.log()
+    other = train(settings(name, **more, seed=1), data / "d")
+    assert content(first)[0] != content(other)[0]
+
+
+def test_accumulation_and_one_batch_agree(data: Path) -> None:
+    whole = train(settings(train__batch=8), data / "a")
+    parts = train(settings(train__batch=8, train__micro_batch=3), data / "b")
+    assert [r["loss"] for r in parts.log()] == pytest.approx([r["loss"] for r in whole.log()], rel=1e-4)
+
+
+# A child trains and is killed; it prints each step so that the parent can choose the moment.
+CHILD = """
+import sys
+from pathlib import Path
+from ikno.config import Config
+from ikno.training import train
+import json
+torch_threads = __import__("torch").set_num_threads(1)
+config = Config.model_validate(json.loads(Path(sys.argv[1]).read_text()))
+train(config, sys.argv[2], resume=sys.argv[3] == "resume", report=lambda r: print(r.step, flush=True))
+"""
+
+
+def child(config: Config, folder: Path, resume: bool) -> subprocess.Popen:
+    file = folder / "config.json"
+    file.write_text(json.dumps(config.model_dump(mode="json")))
+    command = [sys.executable, "-c", CHILD, str(file), str(folder / "run"), "resume" if resume else "new"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("name", ["poisson-gauss", "ns-gauss"])
+def test_killed_at_random_steps_and_resumed(data: Path, name: str) -> None:
+    """F12: weights, optimizer, log and losses are those of a run that was never stopped."""
+    config = settings(
+        name,
+        train__save_seconds=0,
+        train__epochs=6,
+        model__dropout=0.2,
+        data__sampling="random",
+        data__points=30,
+        data__stride=7,
+        train__batch=2,
+    )
+    expected = train(config, data / "expected")
+    rng = random.Random(name)
+    resume = False
+    for _ in range(2):
+        process = child(config, data, resume)
+        assert process.stdout is not None
+        for _ in range(rng.randrange(2, 9)):
+            process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        resume = True
+    run = train(config, data / "run", resume=True)
+    same(expected, run)
+
+
+def test_killed_while_saving(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F14: the previous checkpoint is whole, whichever byte the new one had reached."""
+    config = settings(train__epochs=2, train__save_seconds=0)
+    expected = train(config, data / "expected")
+    count = 0
+    replace = os.replace
+
+    class Killed(BaseException):
+        pass
+
+    def killed(source: Path, target: Path) -> None:
+        nonlocal count
+        count += Path(target).name == "last.safetensors"
+        if count == 3:
+            raise Killed
+        replace(source, target)
+
+    monkeypatch.setattr("ikno.runs.os.replace", killed)
+    with pytest.raises(Killed):
+        train(config, data / "run")
+    monkeypatch.undo()
+    monkeypatch.setenv("IKNO_DATA", str(data))
+    (data / "run" / "last.safetensors.partial").write_bytes(b"half a checkpoint")
+    same(expected, train(config, data / "run", resume=True))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_stop(data: Path, number: int) -> None:
+    """F13: a signal ends the step, saves, and the run goes on with the same bits."""
+    config = settings(train__save_seconds=1000)
+    expected = train(config, data / "expected")
+
+    def interrupt(report) -> None:
+        if report.step == 4:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Stopped, match=r"stopped in epoch 2, step 4; go on with --resume"):
+        train(config, data / "run", report=interrupt)
+    assert signal.getsignal(number) is not None
+    run = train(config, data / "run", resume=True)
+    same(expected, run)
+
+
+def test_full_disk(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: the old checkpoint stays, and the message says what to do."""
+    config = settings(train__save_seconds=0)
+    calls = 0
+
+    def full(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ikno.runs.os.fsync", full)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); make room"):
+        train(config, data / "run")
+    monkeypatch.undo()
+    monkeypatch.setenv("IKNO_DATA", str(data))
+    assert not list((data / "run").glob("*.partial"))
+    same(train(config, data / "expected"), train(config, data / "run", resume=True))
+
+
+def test_bad_steps_are_skipped_counted_and_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F16: NaN in a loss leaves the weights alone; too many in a row end the run, the best checkpoint is untouched."""
+    from ikno.training import engine
+
+    real = engine.sample_losses
+    calls = 0
+
+    def sometimes(*arguments):
+        nonlocal calls
+        calls += 1
+        return real(*arguments) * (math.nan if calls in (2, 5) else 1.0)
+
+    monkeypatch.setattr(engine, "sample_losses", sometimes)
+    run = train(settings(), data / "a")
+    events = [r for r in run.log() if r.get("event") == "skipped"]
+    assert [e["step"] for e in events] == [1, 4]
+    assert all(0 <= s < 8 for e in events for s in e["samples"])
+    assert len(events[0]["samples"]) == 3
+    assert content(run)[1]["skipped"] == 2
+    assert all(torch.isfinite(p).all() for p in run.surrogate("last").parameters())
+
+    def after_a_while(*arguments):
+        nonlocal calls
+        calls += 1
+        return real(*arguments) * (math.nan if calls > 4 else 1.0)
+
+    calls = 0
+    monkeypatch.setattr(engine, "sample_losses", after_a_while)
+    with pytest.raises(UserError, match=r"not finite in 2 steps in a row \(last: samples \[\d"):
+        train(settings(train__max_bad_steps=2), data / "b")
+    best = Run.open(data / "b").surrogate("best")
+    assert all(torch.isfinite(p).all() for p in best.parameters())
+
+
+def test_gradients_that_overflow_are_bad_steps_too(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = nn.utils.clip_grad_norm_
+    calls = 0
+
+    def overflow(parameters, limit):
+        nonlocal calls
+        calls += 1
+        return torch.tensor(math.inf) if calls == 1 else clip(parameters, limit)
+
+    monkeypatch.setattr("ikno.training.engine.nn.utils.clip_grad_norm_", overflow)
+    run = train(settings(train__epochs=1), data / "run")
+    assert [r["step"] for r in run.log() if "event" in r] == [0]
+
+
+def test_resume_with_another_config_is_refused(data: Path) -> None:
+    """F19: the difference is shown."""
+    train(settings(), data / "run")
+    with pytest.raises(UserError, match=r"train\.batch was 3, now 4.*--out"):
+        train(settings(train__batch=4), data / "run", resume=True)
+    with pytest.raises(UserError, match=r"model\.dropout was None, now 0\.5"):
+        train(settings(model__dropout=0.5), data / "run", resume=True)
+    train(settings(data__workers=1, train__save_seconds=5), data / "run", resume=True)  # how, not what
+
+
+def test_the_best_is_kept_also_across_resume(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F20: validation improves, then worsens."""
+    from ikno.training.engine import Training
+
+    errors = iter([0.5, 0.3, 0.4, 0.6, 0.7])
+    monkeypatch.setattr(Training, "validate", lambda self, items: next(errors))
+    config = settings(train__epochs=5)
+    run = train(config, data / "run", until=3)
+    before = content(run, "best")
+    assert before[1] == {"epoch": 2, "error": 0.3}
+    assert not content(run)[1]["finished"]
+    run = train(config, data / "run", resume=True)
+    assert content(run, "best") == before
+    assert content(run)[1]["best"] == 0.3
+    assert content(run)[1]["finished"]
+
+
+def test_early_stop(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ikno.training.engine import Training
+
+    errors = iter([0.5, 0.3, 0.4, 0.6, 0.7, 0.8])
+    monkeypatch.setattr(Training, "validate", lambda self, items: next(errors))
+    run = train(settings(train__epochs=6, train__patience=2), data / "run")
+    assert [r["epoch"] for r in run.log()] == [1, 2, 3, 4]
+
+
+def test_two_processes_in_one_folder(data: Path) -> None:
+    """F21: the second is refused, whether it begins or resumes."""
+    config = settings(train__epochs=2)
+
+    def second(report) -> None:
+        if report.step == 2:
+            with pytest.raises(UserError, match="holds a run already"):
+                train(config, data / "run")
+            with pytest.raises(UserError, match="another process is training here"):
+                train(config, data / "run", resume=True)
+
+    train(config, data / "run", report=second)
+
+
+def test_without_validation_the_training_loss_decides(data: Path) -> None:
+    run = train(settings("poisson-gauss", **{"data__split": [10, 0, 2]}), data / "run")
+    records = run.log()
+    assert all(r["validation"] is None for r in records)
+    assert content(run, "best")[1]["error"] == min(r["loss"] for r in records)
+
+
+def test_settings_of_the_model_are_checked_before_data_is_read(data: Path) -> None:
+    """F30."""
+    with pytest.raises(UserError, match=r"model\.d_modle: no such setting; did you mean 'd_model'\?"):
+        train(settings(model__d_modle=3), data / "run")
+    with pytest.raises(UserError, match="no model named 'ikno-tq'; did you mean 'ikno-tp'"):
+        train(settings(model="ikno-tq"), data / "run")
+    with pytest.raises(UserError, match=r"model\.grid_size: one value or one for each of the 2 axes"):
+        train(settings(model__grid_size=[4, 4, 4]), data / "run")
+    assert not (data / "run").exists()
+    with pytest.raises(UserError, match="a steady problem has no derivative; use direct"):
+        train(settings(surrogate__mode="derivative"), data / "run")
+    with pytest.raises(UserError, match="device: 'gpu' is no device"):
+        train(settings(device="gpu"), data / "run")
