@@ -11,8 +11,8 @@ env: .venv/.ready  ## the virtual environment with everything the tests need
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-demo: env  ## train a small IKNO-TP on a Poisson problem and draw the result
-	$(BIN)/python examples/poisson.py --out demo-output
+demo: env  ## from data to pictures on two small problems
+	$(BIN)/python examples/demo.py --out demo-output
 
 test: env  ## the test suite
 	$(BIN)/python -m pytest

@@ -28,7 +28,7 @@ from ikno.evaluation import (
     part,
     save_evaluation,
 )
-from ikno.evaluation.evaluate import CELLS
+from ikno.evaluation.baselines import CELLS
 from ikno.runs import Run, save
 from ikno.surrogate import STRATEGIES, Signature, Surrogate
 
@@ -517,3 +517,24 @@ def test_data_of_another_kind_and_empty_parts_are_refused(tmp_path: Path) -> Non
         evaluate_surrogate(surrogate_of(moving, "direct", exact), still)
     with pytest.raises(UserError, match="no samples for validation"):
         evaluate_surrogate(surrogate_of(still), still, "validation")
+
+
+def test_all_samples_of_a_file(tmp_path: Path) -> None:
+    """Every sample is measured; guesses from training samples are left out, since there are none beside them."""
+    rng = np.random.default_rng(5)
+    name = write(
+        tmp_path,
+        'variables = ["u"]\nconditions = ["f"]\narrays = { conditions = "c" }\n',
+        x=rng.uniform(size=(N, 2)),
+        u=rng.normal(size=(S, N, 1)),
+        c=rng.normal(size=(S, N, 1)),
+    )
+    problem = open_problem(DataSettings(name=name), 0)
+    box, model = problem.box(), TINY
+    signature = Signature(dim=2, variables=("u",), conditions=("f",), box=box, model=model)
+    found = statistics(problem.train, problem.times, problem.pairs, "direct")
+    surrogate = Surrogate(signature, found, seed=0).eval()
+    result = evaluate_surrogate(surrogate, problem, "all")
+    assert (result["samples"], len(result["sample_errors"]), result["baselines"]) == (S, S, {})
+    test = evaluate_surrogate(surrogate, problem, "test")
+    assert result["sample_errors"][-test["samples"] :] == pytest.approx(test["sample_errors"])

@@ -7,9 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_poisson(tmp_path: Path) -> None:
-    options = ["--samples", "16", "--points", "64", "--epochs", "2", "--out", str(tmp_path / "out")]
-    command = [sys.executable, str(ROOT / "examples" / "poisson.py"), *options]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "mean of the training solutions" in result.stdout
-    assert (tmp_path / "out" / "poisson.png").stat().st_size > 10_000
+def test_demo(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--size", "smoke", "--out", str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for words in ("$ ikno train", "nearest training sample", "never seen", "best of three rollouts"):
+        assert words in result.stdout
+    for name in ("run-poisson-gauss/pictures/fields.png", "run-ns-sl/pictures/rollout.gif", "prediction.npz"):
+        assert (tmp_path / "out" / name).stat().st_size > 1000

@@ -17,7 +17,7 @@ data = typer.Typer(help="Benchmarks and data files.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A benchmark, a card (.toml) or a data file.")]
 Folder = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets [default: the environment's IKNO_DATA, or ./data].")
+    Path | None, typer.Option(help="Folder of the data sets (default: the environment's IKNO_DATA, or ./data).")
 ]
 
 
@@ -95,13 +95,13 @@ def generate(
     overrides: Overrides = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 8,
     points: Annotated[
-        int | None, typer.Option(min=1, help="Points per sample, at most [default: as published].")
+        int | None, typer.Option(min=1, help="Points per sample, at most (default: as published).")
     ] = None,
     resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; small is quick.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes [default: one per core].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one per core).")] = None,
     shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for several machines with one folder.")] = "0/1",
-    out: Annotated[Path | None, typer.Option(help="The file [default: NAME.nc in the data folder].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file (default: NAME.nc in the data folder).")] = None,
 ) -> None:
     """Solve a benchmark's equation for random data. Stop and start again as you like: finished samples are kept."""
     from ikno.data.catalog import find_card
@@ -155,7 +155,7 @@ def download(
 def plot(
     name: Name,
     folder: Folder = None,
-    out: Annotated[Path | None, typer.Option(help="The picture [default: NAME.png here].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of a steady set.")] = 3,
 ) -> None:
     """Draw inputs and solutions; sets in time as a row of snapshots and an animation."""

@@ -43,7 +43,7 @@ STOPPED = 3  # exit code: stopped by a signal, saved, can be resumed
 
 def train(
     what: Target = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder [default: runs/NAME-MODEL].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/NAME-MODEL).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     device: Device = None,
     as_json: Json = False,
@@ -99,7 +99,7 @@ def _outcome(run: "Run") -> dict[str, Any]:
 
 def search(
     what: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs [default: runs/NAME-MODEL].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME-MODEL).")] = None,
     factors: Annotated[str, typer.Option(help="Factors on the base scales.")] = "1,2,4",
     share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the epochs for each factor.")] = 0.2,
     device: Device = None,
@@ -139,7 +139,7 @@ def evaluate(
     run: RunPath,
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The samples.")] = "test",
+    split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
     which: Which = "best",
     device: Device = None,
     as_json: Json = False,
@@ -153,7 +153,7 @@ def evaluate(
     from ikno.runs import Run
 
     opened = Run.open(run)
-    found = measure(opened, which=which, split=split, data=data, points=points, device=device)
+    found = measure(opened, which=which, split=split, data=data, points=points, device=_device(device))
     if data is None and points is None and split == "test" and which == "best":
         save_evaluation(opened, found)
     if as_json:
@@ -192,7 +192,7 @@ def predict(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Points and inputs: .npz, or .nc as released.")],
     out: Annotated[Path, typer.Option(help="The result: .npz, or .nc in the released layout.")],
     queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
-    time: Annotated[float | None, typer.Option(help="Time of the input [default: the first of the data].")] = None,
+    time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
     lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
     which: Which = "best",
     device: Device = None,
@@ -201,7 +201,7 @@ def predict(
     from ikno.evaluation import predict_file
     from ikno.runs import Run
 
-    made = predict_file(Run.open(run), file, out, queries, time, lead or [], which, device)
+    made = predict_file(Run.open(run), file, out, queries, time, lead or [], which, _device(device))
     samples, leads, points, _ = made.values.shape
     when = f", {leads} leads" if made.leads else ""
     print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")
@@ -209,7 +209,7 @@ def predict(
 
 def plot(
     run: RunPath,
-    out: Annotated[Path | None, typer.Option(help="Folder of the pictures [default: pictures in the run].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the pictures (default: pictures in the run).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Test samples to draw.")] = 3,
     which: Which = "best",
 ) -> None:
@@ -264,6 +264,12 @@ def runs(
         numbers = ["-" if row[k] is None else f"{row[k]:.4g}" for k in ("loss", "validation", "test")]
         table.add_row(row["run"], row["benchmark"], row["model"], row["epochs"], *numbers)
     Console().print(table)
+
+
+def _device(name: str | None) -> str | None:
+    from ikno.training.distributed import find_device
+
+    return None if name is None else str(find_device(name))
 
 
 def _target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:

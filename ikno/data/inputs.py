@@ -41,7 +41,9 @@ def read_inputs(path: Path, card: Card) -> list[Sample]:
     if card.conditions:
         name, width = wanted["conditions"], len(card.conditions)
         array = np.atleast_1d(found[name])
-        if array.ndim <= 2 and array.shape[-1] == width and array.shape[0] != count:
+        # [k, width] is read as in training, one number per sample, unless only the points are as many.
+        several = {len(a) for a in (points, *channels)}
+        if array.ndim <= 2 and array.shape[-1] == width and (array.shape[0] != count or count in several):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
         channels.append(_samples(path, name, array, width, card.snapshots))
     sizes = {len(a) for a in (points, *channels)} - {1}

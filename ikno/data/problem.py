@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from ikno.config import DataSettings
 from ikno.data.batches import Items, Samples
@@ -11,6 +12,7 @@ from ikno.data.catalog import Card
 from ikno.data.files import open_data
 from ikno.data.library import find_data
 from ikno.data.pairs import split, time_pairs
+from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 DEFAULT_SPLIT = (8, 1, 1)  # proportions for cards that name none
@@ -37,6 +39,16 @@ class Problem:
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """All pairs of used snapshots, none for steady problems."""
         return () if self.steady else time_pairs(self.final, self.stride)
+
+    @property
+    def last(self) -> int:
+        """The snapshot that is measured: the final one."""
+        return 0 if self.steady else self.final
+
+    def inputs(self, made: Trajectory) -> Float[np.ndarray, "points channels"]:
+        """Return u at the start (of problems in time) and the conditions there."""
+        start = made.values[0][:, :0] if self.steady else made.values[0]
+        return start if made.conditions is None else np.concatenate([start, made.conditions[0]], 1)
 
     def items(self, samples: Samples, from_start: bool = False) -> Items:
         """Return what is learned from some samples; ``from_start``: only pairs that begin with the first snapshot."""

@@ -1,15 +1,14 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
+from ikno.evaluation.baselines import baselines, nearest
 from ikno.evaluation.evaluate import (
     Fields,
-    baselines,
     collect,
     evaluate,
     evaluate_surrogate,
     fields,
     load_evaluation,
     measure_of,
-    nearest,
     part,
     save_evaluation,
 )

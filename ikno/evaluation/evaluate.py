@@ -6,15 +6,14 @@ result = evaluate(Run.open("runs/poisson"))
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from scipy.spatial import KDTree
+from jaxtyping import Float
 from torch import Tensor
 
 from ikno.config import DataSettings, parse
@@ -24,20 +23,19 @@ from ikno.data.pairs import Accumulator, snapshots
 from ikno.data.problem import Problem, open_problem
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
+from ikno.evaluation.baselines import baselines
 from ikno.linalg import Cloud
 from ikno.metrics import Measure, Sums, mean_and_std
 from ikno.runs import Run, write_atomic
 from ikno.surrogate.rollout import STRATEGIES, Strategy, path, rollout
 from ikno.surrogate.surrogate import Surrogate
 
-Part = Literal["train", "validation", "test"]
+Part = Literal["train", "validation", "test", "all"]
 
 FILE = "evaluation.json"
 OWN = "released file or data of your own"
 MAIN = {"relative L1": "median L1 per component", "normalized MSE and MAE": "normalized MSE"}
 BATCH = 16
-CELLS = 12  # per axis of the coarse grid on which samples with different clouds are compared
-BLOCK = 64  # training samples whose distances are computed at a time
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ def evaluate(
     """Return the errors of a trained run on one part of its data, as plain numbers; nothing is written.
 
     ``data`` and ``points``: another data set or file, another number of points than it was trained on. A set too small
-    for the run's own split is divided as its card says; make sure that it holds no samples of the training.
+    for the run's own split is divided as its card says; make sure that it holds no samples of the training. The part
+    ``all`` is every sample of a file; guesses from training samples are then left out.
     """
     changed = {k: v for k, v in (("name", data), ("points", points)) if v is not None}
     settings = parse(DataSettings, {**run.config.data.model_dump(), **changed})
@@ -103,7 +102,7 @@ def evaluate_surrogate(
 ) -> dict[str, Any]:
     """Return the errors of a surrogate (in eval mode) on one part of a problem: each rollout, and the baselines."""
     _check(surrogate, problem)
-    samples, measure, final = part(problem, split), measure_of(problem), _final(problem)
+    samples, measure, final = part(problem, split), measure_of(problem), problem.last
     strategies = STRATEGIES[:1] if problem.steady else STRATEGIES
     totals: dict[str, dict[int, list[Sums]]] = {s: {} for s in strategies}
     seconds, sizes = dict.fromkeys(strategies, 0.0), set()
@@ -138,7 +137,7 @@ def evaluate_surrogate(
         "main_metric": measure.main,
         "metrics": metrics,
         "best": {"strategy": best, "value": metrics[best][measure.main]},
-        "baselines": baselines(problem, samples, measure),
+        "baselines": baselines(problem, samples, measure, learned=split != "all"),
         "sample_errors": measure.each(totals[best][final]),
         "error_against_time": over_time,
         "constants": {"mean": list(measure.mean), "std": list(measure.std), "origin": measure.origin},
@@ -189,7 +188,7 @@ def fields(
             Fields(
                 samples.indices[k],
                 made.points,
-                _inputs(problem, made),
+                problem.inputs(made),
                 made.values[visited],
                 np.stack([found[j][0] for j in visited]),
                 tuple(problem.times[j] for j in visited),
@@ -204,6 +203,9 @@ def part(problem: Problem, split: Part) -> Samples:
     """Return the samples of one part, which must not be empty."""
     if split not in get_args(Part):
         raise UserError(f"split: {split!r} is none of {', '.join(get_args(Part))}")
+    if split == "all":
+        last = problem.test.indices.stop  # the last samples are those of the test
+        return replace(problem.test, indices=range(last))
     samples: Samples = getattr(problem, split)
     if not len(samples):
         raise UserError(f"{problem.card.name}: no samples for {split} in this split; use another part or more samples")
@@ -227,97 +229,6 @@ def measure_of(problem: Problem) -> Measure:
     constant = found.std <= 1e-6 * np.abs(found.mean)
     mean, std = np.where(constant, 0.0, found.mean), np.where(constant, 1.0, found.std)
     return Measure(tuple(mean.tolist()), tuple(std.tolist()), "training samples", chunks, MAIN[card.metric])
-
-
-def baselines(problem: Problem, samples: Samples, measure: Measure) -> dict[str, dict[str, float]]:
-    """Return what guesses reach that need no learning: the training mean, the nearest training sample, no change."""
-    final, shared = _final(problem), samples.shared
-    average, near = _training_mean(problem), nearest(problem, samples)
-    found: dict[str, list[Sums]] = {}
-    for k, made in enumerate(samples):
-        truth, neighbor = made.values[final], problem.train.get(int(near[k]))
-        place = slice(None) if shared else KDTree(neighbor.points).query(made.points)[1]
-        guesses = {
-            "training mean": np.broadcast_to(average, truth.shape),
-            "nearest training sample": neighbor.values[final][place],
-        }
-        if not problem.steady:
-            guesses["no change"] = made.values[0]
-        for name, guess in guesses.items():
-            found.setdefault(name, []).append(measure.sums(truth, guess))
-    return {name: measure.summary(of) for name, of in found.items()}
-
-
-def nearest(problem: Problem, samples: Samples) -> Int[np.ndarray, "samples"]:
-    """Return for each sample the number of the training sample with the most similar inputs, never itself.
-
-    On a shared cloud the distance is L2 over points and normalized channels (u at the start, conditions). Samples with
-    their own clouds are compared by averages in the cells of a coarse grid, and by the share of points in each cell.
-    """
-    describe = _description(problem)
-    wanted = np.stack([describe(made) for made in samples])
-    best, index = np.full(len(samples), np.inf), np.zeros(len(samples), dtype=int)
-    for chosen in in_order(len(problem.train), BLOCK):
-        known = np.stack([describe(problem.train.get(k)) for k in chosen])
-        distance = (wanted**2).sum(1)[:, None] - 2 * wanted @ known.T + (known**2).sum(1)
-        same = np.equal.outer(np.array(samples.indices), np.array(problem.train.indices)[chosen])
-        distance[same] = np.inf  # the training part evaluated on itself
-        closest = distance.argmin(1)
-        smallest = distance[np.arange(len(samples)), closest]
-        index = np.where(smallest < best, np.array(chosen)[closest], index)
-        best = np.minimum(best, smallest)
-    return index
-
-
-def _description(problem: Problem) -> Callable[[Trajectory], Float[np.ndarray, "numbers"]]:
-    """Return what turns a sample into numbers whose distance says how much its inputs differ."""
-    inputs, share = Accumulator(), Accumulator()
-    box = () if problem.train.shared else problem.box()
-    for made in problem.train:
-        found = _inputs(problem, made)
-        if found.shape[1]:
-            inputs.add(found)
-        if not problem.train.shared:
-            share.add(_cells(made.points, box, found[:, :0]))
-    mean, scale = inputs.moments().mean, _scale(inputs)
-
-    def describe(made: Trajectory) -> Float[np.ndarray, "numbers"]:
-        normal = (_inputs(problem, made) - mean) / scale
-        if problem.train.shared:
-            return normal.ravel()
-        cells = _cells(made.points, box, normal)
-        cells[:, 0] /= _scale(share)
-        return cells.ravel()
-
-    return describe
-
-
-def _scale(found: Accumulator) -> Float[np.ndarray, "channels"]:
-    moments = found.moments()
-    return np.where(moments.std <= 1e-6 * np.abs(moments.mean), 1.0, moments.std)
-
-
-def _cells(
-    points: Float[np.ndarray, "points dim"],
-    box: tuple[tuple[float, float], ...],
-    channels: Float[np.ndarray, "points channels"],
-) -> Float[np.ndarray, "cells 1+channels"]:
-    """Return the share of the points in each cell of a coarse grid, and the averages there (0 in empty cells)."""
-    low, high = np.array(box).T
-    place = ((points - low) / (high - low) * CELLS).astype(int).clip(0, CELLS - 1)
-    cell, size = np.ravel_multi_index(tuple(place.T), (CELLS,) * len(low)), CELLS ** len(low)
-    count = np.bincount(cell, minlength=size)
-    totals = [np.bincount(cell, weights=c, minlength=size) for c in channels.T]
-    return np.stack([count / len(points), *(t / np.maximum(count, 1) for t in totals)], 1)
-
-
-def _training_mean(problem: Problem) -> Float[np.ndarray, "#points variables"]:
-    """Return the mean of the training solutions at the last time: of each point, or one number if clouds differ."""
-    values = Accumulator()
-    for made in problem.train:
-        found = made.values[_final(problem)]
-        values.add(found.reshape(1, -1) if problem.train.shared else found)
-    return values.moments().mean.reshape(-1, len(problem.card.active))
 
 
 @dataclass(frozen=True)
@@ -367,16 +278,6 @@ def _predict(
         for j in snapshots(problem.final, problem.stride)[1:-1]:
             found |= along((0, j))
     return found, seconds
-
-
-def _final(problem: Problem) -> int:
-    return 0 if problem.steady else problem.final
-
-
-def _inputs(problem: Problem, made: Trajectory) -> Float[np.ndarray, "points channels"]:
-    """Return u at the start (of problems in time) and the conditions there."""
-    start = made.values[0][:, :0] if problem.steady else made.values[0]
-    return start if made.conditions is None else np.concatenate([start, made.conditions[0]], 1)
 
 
 def _check(surrogate: Surrogate, problem: Problem) -> None:
