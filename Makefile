@@ -32,6 +32,7 @@ bench: env  ## speed and memory, as ratios in one run
 	$(BIN)/python -m benchmarks.resolvents
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.aircraft
+	$(BIN)/python -m benchmarks.training
 
 clean:
 	rm -rf .venv demo-output .pytest_cache .ruff_cache

@@ -1,5 +1,7 @@
 """Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -197,7 +199,7 @@ class Surrogate(nn.Module):
         encode = getattr(self.model, "encode", None)
         if encode is None:
             raise UserError(f"{self.signature.model['name']}: this model has no separate encoder")
-        with torch.no_grad():
+        with self._inference():
             latent = encode(self.features(inputs, t, tau), self._for_model(x))
         start = None if self.signature.steady else inputs[..., : len(self.signature.variables)]
         return State(latent, x, start, tau)
@@ -210,7 +212,7 @@ class Surrogate(nn.Module):
         batch = state.latent.shape[0]
         if x.shape[0] not in (1, batch):
             raise UserError(f"queries: {x.shape[0]} clouds for {batch} inputs; give one for all or one each")
-        with torch.no_grad():
+        with self._inference():
             output = self.target.inverse(getattr(self.model, "decode")(state.latent, self._for_model(x)))  # noqa: B009
             mode = self.signature.mode
             if mode == "direct":
@@ -218,6 +220,17 @@ class Surrogate(nn.Module):
             at_queries = state.start if queries is None else self._start_at(state, x, start)
             lead = None if state.lead is None else state.lead[:, None, None].to(output.dtype)
             return MODES[mode].values(at_queries, output, lead)
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Leave out gradients and dropout for a while."""
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(training)
 
     def _start_at(self, state: State, x: Tensor, start: Array | None) -> Tensor:
         if start is not None:

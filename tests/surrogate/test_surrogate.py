@@ -544,3 +544,11 @@ def test_masked_points_count_for_nothing(clouds: int) -> None:
     inputs[1, 12:] = 1e6
     with torch.no_grad():
         assert torch.equal(surrogate(points, inputs, time, lead, mask), found)
+
+
+def test_prediction_has_no_dropout_and_leaves_the_mode_alone() -> None:
+    surrogate = fitted(model={**TINY, "dropout": 0.5}).train()
+    points, inputs = case()
+    first, second = (surrogate.predict(points, inputs, lead=0.3) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert surrogate.training
