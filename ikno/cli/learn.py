@@ -68,12 +68,12 @@ def train(
     from ikno.training import Stopped  # seconds of torch: after the settings were checked
     from ikno.training import train as fit
 
-    with _training_bar() as show:
-        try:
+    try:
+        with _training_bar() as show:
             run = fit(config, path, resume, report=lambda r: show("", r))
-        except Stopped as stopped:
-            print(stopped, file=sys.stderr)
-            raise typer.Exit(STOPPED) from None
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        raise typer.Exit(STOPPED) from None
     found = _outcome(run)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -120,12 +120,12 @@ def search(
     from ikno.training import Stopped
     from ikno.training import search as find
 
-    with _training_bar() as show:
-        try:
+    try:
+        with _training_bar() as show:
             found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
-        except Stopped:
-            print(f"{path}: stopped and saved; the same command with --out {path} goes on", file=sys.stderr)
-            raise typer.Exit(STOPPED) from None
+    except Stopped:
+        print(f"{path}: stopped and saved; the same command with --out {path} goes on", file=sys.stderr)
+        raise typer.Exit(STOPPED) from None
     if as_json:
         errors = {f"{f:g}": e for f, e in found.errors.items()}
         print(json.dumps({"run": str(found.run.path), "best": found.factor, "errors": errors}, indent=2))
@@ -308,8 +308,12 @@ def _training_bar() -> Iterator[Any]:
         text = f"{prefix}epoch {report.epoch}/{report.epochs}, loss {report.loss:.4f}{error}"
         speed = f"{report.seconds_per_step:.2f} s/step"
         if not bar.task_ids:
+            bar.start()  # not before: without a task it leaves an empty line, also above an error
             bar.add_task(text, total=report.steps, speed=speed)
         bar.update(bar.task_ids[0], completed=report.step, total=report.steps, description=text, speed=speed)
 
-    with bar:
+    try:
         yield show
+    finally:
+        if bar.task_ids:
+            bar.stop()

@@ -1,11 +1,12 @@
 """Training: one loop. What is random in it follows from the seed, the epoch and the step, so it can stop anywhere."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ from torch import Tensor, nn
 
 from ikno.config import Config, TrainSettings
 from ikno.data.batches import Batch, Items, in_order, shuffled
-from ikno.data.pairs import statistics
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
-from ikno.models import MODELS
 from ikno.runs import Run, load, save
-from ikno.surrogate import Signature, Surrogate
+from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
+from ikno.training.prepare import complete, new_surrogate
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
@@ -79,7 +79,8 @@ def train(
         if resume:
             run = Run.open(path)
             run.check_same(config)
-            surrogate = Surrogate(run.signature)
+            resume = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
+            surrogate = Surrogate(run.signature) if resume else new_surrogate(config, problem)
         else:
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
@@ -89,49 +90,6 @@ def train(
         with run.locked() if processes.first else nullcontext():
             Training(run, config, problem, surrogate, processes, report).go(resume, until)
     return run
-
-
-def complete(config: Config, problem: Problem) -> Config:
-    """Return the config with all that it leaves open filled from the card, so that a run says everything."""
-    card, name = problem.card, config.model["name"]
-    model = dict(config.model)
-    if name in MODELS and "grid_size" in MODELS[name].settings.model_fields:
-        model.setdefault("grid_size", card.grid)
-    mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
-    parts = {
-        "data": {
-            "split": tuple(len(s) for s in (problem.train, problem.validation, problem.test)),
-            "points": problem.train.points,
-            "stride": None if card.steady else problem.stride,
-            "final_snapshot": None if card.steady else problem.final,
-        },
-        "surrogate": {"mode": mode},
-        "train": {"epochs": config.train.epochs or card.epochs},
-    }
-    filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
-    return config.model_copy(update={**filled, "model": model})
-
-
-def new_surrogate(config: Config, problem: Problem) -> Surrogate:
-    """Return an untrained surrogate with the statistics of the training samples."""
-    mode = config.surrogate.mode or "direct"
-    if problem.steady and mode != "direct":
-        raise UserError(f"surrogate.mode: a steady problem has no {mode}; use direct")
-    card = problem.card
-    signature = Signature(
-        dim=card.dim,
-        variables=card.active,
-        conditions=card.conditions,
-        box=problem.box(),
-        coordinates=config.surrogate.coordinates,
-        times=card.times,
-        mode=mode,
-        model=config.model,
-    )
-    Surrogate(signature)  # settings of the model are checked before the data is read
-    problem.train.keep(config.data.memory_gb * 1e9)
-    found = statistics(problem.train, problem.times, problem.pairs, mode)
-    return Surrogate(signature, found, config.seed)
 
 
 @dataclass
@@ -169,7 +127,7 @@ class Training:
         if resume:
             self._restore()
         else:
-            self._save()
+            self._begin()
         last = min(until or self.epochs, self.epochs)
         with _signals() as asked:
             while self.at.epoch < last and not self.at.finished:
@@ -304,17 +262,28 @@ class Training:
             save(self.run.path / "last.safetensors", {**self._weights(), **state_of(self.optimizers)}, asdict(self.at))
         self.saved = time.monotonic()
 
+    def _begin(self) -> None:
+        if self.processes.first:
+            (self.run.path / "log.jsonl").unlink(missing_ok=True)
+        self._save()
+
     def _restore(self) -> None:
         file = self.run.path / "last.safetensors"
         tensors, state = load(file, self._weights())
+        if set(state) != {f.name for f in fields(Progress)}:
+            raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
         self.at = Progress(**state)
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
             log = self.run.path / "log.jsonl"
+            size = log.stat().st_size if log.exists() else 0
+            if size < self.at.records:
+                raise UserError(
+                    f"{log}: records before step {self.at.step} are missing; put the file back or train again"
+                )
             if log.exists():
-                with log.open("r+") as stream:
-                    stream.truncate(self.at.records)
+                os.truncate(log, self.at.records)
             self._say(f"resumed after step {self.at.step}")
 
     def _record(self, record: dict[str, Any]) -> None:

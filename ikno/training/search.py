@@ -12,7 +12,8 @@ from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.models import MODELS
 from ikno.runs import Run, write_atomic
-from ikno.training.engine import Report, complete, train
+from ikno.training.engine import Report, train
+from ikno.training.prepare import complete
 
 SCALES = ("init_scales_l1", "init_scales_l2")
 
@@ -37,7 +38,7 @@ def search(
 
     Each factor has its run in ``out/scale-FACTOR``; what is there already goes on from where it stopped.
     """
-    if not factors or min(factors) <= 0:
+    if not factors or not all(0 < f < math.inf for f in factors):
         raise UserError(f"factors: positive numbers are needed, found {list(factors)}")
     whole = complete(config, open_problem(config.data, config.seed))
     epochs = whole.train.epochs or 1

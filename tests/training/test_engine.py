@@ -315,3 +315,20 @@ def test_settings_of_the_model_are_checked_before_data_is_read(data: Path) -> No
         train(settings(surrogate__mode="derivative"), data / "run")
     with pytest.raises(UserError, match="device: 'gpu' is no device"):
         train(settings(device="gpu"), data / "run")
+
+
+def test_resume_of_what_is_not_whole(data: Path) -> None:
+    config = settings()
+    expected = train(config, data / "expected")
+    run = train(config, data / "run")
+    last = (run.path / "last.safetensors").read_bytes()
+    (run.path / "last.safetensors").write_bytes((run.path / "best.safetensors").read_bytes())
+    with pytest.raises(UserError, match="holds no progress of training"):
+        train(config, run.path, resume=True)
+    (run.path / "last.safetensors").write_bytes(last)
+    log = (run.path / "log.jsonl").read_bytes()
+    (run.path / "log.jsonl").write_bytes(log[:-5])
+    with pytest.raises(UserError, match=r"log\.jsonl: records before step 9 are missing"):
+        train(config, run.path, resume=True)
+    (run.path / "last.safetensors").unlink()  # as if killed before the first checkpoint: it begins again
+    same(expected, train(config, run.path, resume=True))

@@ -1,0 +1,51 @@
+"""What training starts from: a complete config and an untrained surrogate."""
+
+from ikno.config import Config
+from ikno.data.pairs import statistics
+from ikno.data.problem import Problem
+from ikno.errors import UserError
+from ikno.models import MODELS
+from ikno.surrogate import Signature, Surrogate
+
+
+def complete(config: Config, problem: Problem) -> Config:
+    """Return the config with all that it leaves open filled from the card, so that a run says everything."""
+    card, name = problem.card, config.model["name"]
+    model = dict(config.model)
+    if name in MODELS and "grid_size" in MODELS[name].settings.model_fields:
+        model.setdefault("grid_size", card.grid)
+    mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
+    parts = {
+        "data": {
+            "split": tuple(len(s) for s in (problem.train, problem.validation, problem.test)),
+            "points": problem.train.points,
+            "stride": None if card.steady else problem.stride,
+            "final_snapshot": None if card.steady else problem.final,
+        },
+        "surrogate": {"mode": mode},
+        "train": {"epochs": config.train.epochs or card.epochs},
+    }
+    filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
+    return config.model_copy(update={**filled, "model": model})
+
+
+def new_surrogate(config: Config, problem: Problem) -> Surrogate:
+    """Return an untrained surrogate with the statistics of the training samples."""
+    mode = config.surrogate.mode or "direct"
+    if problem.steady and mode != "direct":
+        raise UserError(f"surrogate.mode: a steady problem has no {mode}; use direct")
+    card = problem.card
+    signature = Signature(
+        dim=card.dim,
+        variables=card.active,
+        conditions=card.conditions,
+        box=problem.box(),
+        coordinates=config.surrogate.coordinates,
+        times=card.times,
+        mode=mode,
+        model=config.model,
+    )
+    Surrogate(signature)  # settings of the model are checked before the data is read
+    problem.train.keep(config.data.memory_gb * 1e9)
+    found = statistics(problem.train, problem.times, problem.pairs, mode)
+    return Surrogate(signature, found, config.seed)

@@ -1,0 +1,253 @@
+"""Predictions from files to files: the same bits as sample by sample, in files that can be read again."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from ikno.config import Config, DataSettings
+from ikno.data.catalog import Arrays, Card
+from ikno.data.files import open_data
+from ikno.data.inputs import read_inputs
+from ikno.errors import UserError
+from ikno.evaluation import Predicted, predict_file
+from ikno.runs import Run, save
+from ikno.surrogate import Signature, Surrogate
+
+S, N, Q, T = 3, 14, 4, 5
+TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
+BOX = ((0.0, 1.0), (0.0, 2.0))
+STEADY = Card(
+    name="steady", cloud="shared", domain=BOX, arrays=Arrays(conditions="c"), variables=("u", "v"), conditions=("f",)
+)
+MOVING = Card(name="moving", domain=BOX, variables=("rho", "E"), active=("rho",), times=(1.0, 3.0), snapshots=T)
+
+rng = np.random.default_rng(0)
+CLOUD = rng.random((N, 2), dtype=np.float32)
+CLOUDS = rng.random((S, N, 2), dtype=np.float32)
+C = rng.random((S, N, 1), dtype=np.float32)
+U = rng.random((S, T, N, 2), dtype=np.float32)
+QUERIES = rng.random((Q, 2), dtype=np.float32)
+
+
+def make(path: Path, card: Card, final: int | None = None, mode: str = "derivative") -> Run:
+    """Return a run with random weights and units of its own."""
+    mode = "direct" if card.steady else mode
+    signature = Signature.model_validate(
+        {"dim": 2, "variables": card.active, "conditions": card.conditions, "box": BOX, "times": card.times}
+        | {"mode": mode, "model": TINY}
+    )
+    data = DataSettings(name="x.toml", final_snapshot=final)
+    run = Run.create(path, Config(data=data, model=TINY), card, signature)
+    for i, which in enumerate(("best", "last")):
+        surrogate = Surrogate(signature, seed=i)
+        surrogate.target.mean.fill_(3.0)
+        surrogate.target.scale.fill_(5.0)
+        save(path / f"{which}.safetensors", {f"weights.{k}": v for k, v in surrogate.state_dict().items()}, {})
+    return run
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make(tmp_path_factory.mktemp("steady"), STEADY)
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make(tmp_path_factory.mktemp("moving"), MOVING, final=3)
+
+
+def npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def content(path: Path) -> dict[str, np.ndarray]:
+    """Return what a file holds, read without the package."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    with h5py.File(path) as file:
+        return {name: np.asarray(file[name]) for name in ("x", "u", "lead") if name in file}
+
+
+def same(a: np.ndarray, b: np.ndarray) -> None:
+    assert a.dtype == b.dtype == np.float32
+    assert a.shape == b.shape
+    assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc"])
+def test_steady_with_one_cloud(steady: Run, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / "a new" / f"folder.x{suffix}"
+    made = predict_file(steady, npz(tmp_path / "in.npz", x=CLOUD, c=C), out)
+    surrogate = steady.surrogate()
+    expected = np.stack([surrogate.predict(CLOUD, c) for c in C])
+    assert np.ptp(expected) > 0.01
+    same(made.values[:, 0], expected)
+    assert isinstance(made, Predicted)
+    assert made.leads == ()
+    assert made.variables == ("u", "v")
+    found = content(out)
+    same(found["u"], expected[:, None])
+    same(found["x"], CLOUD[None, None])
+    assert "lead" not in found
+    card = Card(name="back", format="npz" if suffix == ".npz" else "netcdf", cloud="shared", variables=("u", "v"))
+    with open_data(out, card) as file:
+        assert file.shared
+        assert len(file) == S
+        for i in range(S):
+            same(file[i].values, expected[i : i + 1])
+            same(file[i].points, CLOUD)
+        if suffix == ".nc":
+            assert file.attributes["model"] == "ikno-tp"
+            assert file.attributes["variables"] == "u, v"
+    if suffix == ".npz":
+        assert str(found["model"]) == "ikno-tp"
+        assert str(found["variables"]) == "u, v"
+    assert [p.name for p in out.parent.iterdir()] == [out.name]
+
+
+def test_the_other_checkpoint(steady: Run, tmp_path: Path) -> None:
+    file = npz(tmp_path / "in.npz", x=CLOUD, c=C)
+    best, last = (predict_file(steady, file, tmp_path / f"{w}.npz", which=w).values for w in ("best", "last"))
+    same(last[1, 0], steady.surrogate("last").predict(CLOUD, C[1]))
+    assert not np.allclose(best, last)
+    with pytest.raises(UserError, match="use best or last"):
+        predict_file(steady, file, tmp_path / "x.npz", which="worst")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc"])
+def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str) -> None:
+    with h5py.File(tmp_path / "in.nc", "w") as file:  # as released
+        file["x"], file["u"] = CLOUDS[:, None], U
+    out = tmp_path / f"out{suffix}"
+    made = predict_file(moving, tmp_path / "in.nc", out, leads=[0.5, 2.0, 0.25], time=1.5)
+    surrogate = moving.surrogate()
+    expected = np.stack(
+        [
+            np.stack([surrogate.predict(CLOUDS[i], U[i, 0, :, :1], None, 1.5, t) for t in (0.5, 2.0, 0.25)])
+            for i in range(S)
+        ]
+    )
+    same(made.values, expected)
+    assert made.leads == (0.5, 2.0, 0.25)
+    found = content(out)
+    same(found["u"], expected)
+    same(found["x"], CLOUDS[:, None])
+    assert found["lead"].tolist() == [0.5, 2.0, 0.25]
+    form = "npz" if suffix == ".npz" else "netcdf"
+    card = Card(name="back", format=form, variables=("rho",), times=(2.0, 3.5), snapshots=3)
+    with open_data(out, card) as file:
+        assert not file.shared
+        same(file[2].values, expected[2])
+        same(file[2].points, CLOUDS[2])
+    again = read_inputs(out, card)  # and can be predicted from
+    same(again[1][1], expected[1, 0])
+
+
+def test_without_leads_to_the_last_time_that_was_learned(moving: Run, tmp_path: Path) -> None:
+    """Snapshots 0 to 4 are at 1, 1.5, 2, 2.5, 3; the run stopped at number 3."""
+    file = npz(tmp_path / "in.npz", x=CLOUD, u=U[:, 0])
+    made = predict_file(moving, file, tmp_path / "a.npz")
+    assert made.leads == (1.5,)
+    same(made.values[1, 0], moving.surrogate().predict(CLOUD, U[1, 0, :, :1], lead=1.5))
+    assert predict_file(moving, file, tmp_path / "b.npz", time=2.0).leads == (0.5,)
+    with pytest.raises(UserError, match=r"--time: 2\.5 is not before 2\.5, the last time that was learned; say --lead"):
+        predict_file(moving, file, tmp_path / "c.npz", time=2.5)
+    assert predict_file(moving, file, tmp_path / "c.npz", time=2.5, leads=[1.0]).leads == (1.0,)
+    whole = make(tmp_path / "whole", MOVING, mode="direct")
+    assert predict_file(whole, file, tmp_path / "d.npz").leads == (2.0,)
+
+
+def test_queries(moving: Run, steady: Run, tmp_path: Path) -> None:
+    inputs = npz(tmp_path / "in.npz", x=CLOUDS, u=U)
+    for arrays in ({"places": QUERIES}, {"queries": QUERIES.astype(np.float64), "other": CLOUD}):
+        file = npz(tmp_path / "queries.npz", **arrays)
+        made = predict_file(moving, inputs, tmp_path / "out.nc", file, leads=[0.5])
+        surrogate = moving.surrogate()
+        for i in range(S):
+            same(made.values[i, 0], surrogate.predict(CLOUDS[i], U[i, 0, :, :1], QUERIES, lead=0.5))
+        same(content(tmp_path / "out.nc")["x"], QUERIES[None, None])
+    file = npz(tmp_path / "queries.npz", q=np.array([[0, 1], [1, 2]]))  # whole numbers will do
+    made = predict_file(steady, npz(tmp_path / "in2.npz", x=CLOUD, c=C), tmp_path / "out2.npz", file)
+    same(made.values[0, 0], steady.surrogate().predict(CLOUD, C[0], np.array([[0, 1], [1, 2]], np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": QUERIES, "b": QUERIES}, r"which array holds the queries\? name it 'queries'; found a, b$"),
+        ({}, r"which array holds the queries\? name it 'queries'; found none$"),
+        ({"q": QUERIES[0]}, r"q has shape \[2\], expected \[queries, dim\]$"),
+        ({"q": QUERIES[None]}, r"q has shape \[1, 4, 2\]"),
+        ({"q": np.full((3, 2), "a")}, r"q has the type <U1, expected numbers$"),
+        ({"q": QUERIES + 1j}, r"q has the type complex"),
+        ({"q": np.zeros((4, 3))}, r"queries: shape \[4, 3\], expected \[points, 2\]$"),
+        ({"q": np.zeros((0, 2))}, r"queries: shape \[0, 2\]"),
+        ({"q": np.full((4, 2), np.nan)}, r"queries: NaN or infinite coordinates"),
+    ],
+)
+def test_queries_that_are_none(steady: Run, tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    inputs = npz(tmp_path / "in.npz", x=CLOUD, c=C)
+    with pytest.raises(UserError, match=message):
+        predict_file(steady, inputs, tmp_path / "out.npz", npz(tmp_path / "q.npz", **arrays))
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_what_does_not_go_together(steady: Run, moving: Run, tmp_path: Path) -> None:
+    file, start = npz(tmp_path / "in.npz", x=CLOUD, c=C), npz(tmp_path / "u.npz", x=CLOUD, u=U)
+    out = tmp_path / "out.npz"
+    with pytest.raises(UserError, match="--lead: the run is of a steady problem; leave it out"):
+        predict_file(steady, file, out, leads=[0.5])
+    with pytest.raises(UserError, match="time: this surrogate is of a steady problem"):
+        predict_file(steady, file, out, time=0.5)
+    for lead, message in ((0.0, "lead: must be positive"), (-1.0, "must be positive"), (np.nan, "lead: NaN")):
+        with pytest.raises(UserError, match=message):
+            predict_file(moving, start, out, leads=[0.5, lead])
+    with pytest.raises(UserError, match="time: NaN or infinite"):
+        predict_file(moving, start, out, time=np.nan)
+    with pytest.raises(UserError, match="conditions: NaN or infinite values"):
+        predict_file(steady, npz(tmp_path / "nan.npz", x=CLOUD, c=C * np.nan), out)
+    with pytest.raises(UserError, match="points: NaN or infinite coordinates"):
+        predict_file(steady, npz(tmp_path / "nan.npz", x=CLOUD * np.inf, c=C), out)
+    with pytest.raises(UserError, match="no array 'u'; expected x, u"):
+        predict_file(moving, file, out)
+    with pytest.raises(UserError, match=r"nothing\.npz: no such file"):
+        predict_file(moving, tmp_path / "nothing.npz", out)
+    with pytest.raises(UserError, match=r"q\.npz: no such file"):
+        predict_file(steady, file, out, tmp_path / "q.npz")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", "nan.npz", "u.npz"]
+
+
+@pytest.mark.parametrize("name", ["out", "out.csv", "out.npy", "out.npz.gz", "out.NPZ"])
+def test_other_suffixes(steady: Run, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=rf"{name}: the result is an \.npz or \.nc file; name it so"):
+        predict_file(steady, tmp_path / "in.npz", tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc"])
+def test_nothing_half_written(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    file, out = npz(tmp_path / "in.npz", x=CLOUD, c=C), tmp_path / f"out{suffix}"
+    predict_file(steady, file, out)
+    before = out.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+        predict_file(steady, npz(file, x=CLOUD, c=2 * C), out)
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", out.name]
+    monkeypatch.undo()
+    (tmp_path / "afile").touch()
+    for place in (tmp_path / "afile" / f"x{suffix}", tmp_path / "afile" / "deeper" / f"x{suffix}"):
+        with pytest.raises(UserError, match="its folder is a file; choose another place"):
+            predict_file(steady, file, place)
+    (tmp_path / f"folder{suffix}").mkdir()
+    with pytest.raises(UserError, match=r"cannot be written \(Is a directory\)"):
+        predict_file(steady, file, tmp_path / f"folder{suffix}")
+    assert not list(tmp_path.glob("*.partial"))
