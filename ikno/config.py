@@ -104,7 +104,7 @@ class Config(Settings):
 # What may differ when a run is resumed: where things are and how they are computed, not what.
 MOVABLE = ("device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
 
-_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16}
+_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12}
 _TINY = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6}
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -115,7 +115,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {
         "data": {"points": 1024},
         "model": _SMALL,
-        "train": {"epochs": 40, "batch": 16, "optimizer": "muon", "learning_rate": 2e-3},
+        "train": {"epochs": 30, "batch": 8, "optimizer": "muon", "learning_rate": 3e-3},
     },
     "paper": {"model": {"normalize_branches": False}},
 }

@@ -175,7 +175,7 @@ def test_short_form_of_the_model() -> None:
         "d_model": 32,
         "num_heads": 4,
         "num_layers": 3,
-        "grid_size": 16,
+        "grid_size": 12,
     }
 
 
