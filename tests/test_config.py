@@ -252,7 +252,7 @@ def test_a_config_comes_back_from_json(overrides: dict[str, Any]) -> None:
     assert parse(Config, json.loads(text)) == config
     flat = flattened(config.model_dump(mode="json"))
     assert parse(Config, nested(flat)) == config
-    assert flat["train.batch"] == 16
+    assert flat["train.batch"] == PRESETS["cpu"]["train"]["batch"]
 
 
 def test_configs_and_cards_are_told_apart(tmp_path: Path) -> None:
