@@ -63,7 +63,7 @@ def main() -> None:
     samples, split, epochs, flows, flow_split, flow_epochs, points, fine = SIZES[args.size]
     out: Path = args.out
 
-    steady, flow, other = (str(out / f"{n}.nc") for n in ("poisson-gauss", "ns-sl", "poisson-gauss-other"))
+    steady, flow, other = (str(out / f"{n}.nc") for n in ("poisson-gauss", "ns-pwc", "poisson-gauss-other"))
     # The files hold more points than are used for training, so that the model can be tried on finer clouds.
     if not Path(steady).exists():
         ikno("data", "generate", "poisson-gauss", "--samples", samples, "--points", fine, "--out", steady)
@@ -74,8 +74,8 @@ def main() -> None:
     unseen = evaluation(str(first), "--data", other, "--points", points, "--split", "all")
     ikno("predict", str(first), other, "--out", str(out / "prediction.npz"))
     if not Path(flow).exists():
-        ikno("data", "generate", "ns-sl", "--samples", flows, "--points", points, "--resolution", "64", "--out", flow)
-    second = learn(out, "ns-sl", [f"data.split={flow_split}", f"train.epochs={flow_epochs}"])
+        ikno("data", "generate", "ns-pwc", "--samples", flows, "--points", points, "--resolution", "64", "--out", flow)
+    second = learn(out, "ns-pwc", [f"data.split={flow_split}", f"train.epochs={flow_epochs}"])
 
     trained, rolled = (json.loads((run / "evaluation.json").read_text()) for run in (first, second))
     print("\nMedian relative L1 error, and the best guess without a model:")

@@ -34,13 +34,17 @@ S = TypeVar("S", bound=Settings)
 
 
 class DataSettings(Settings):
-    """Which data, and how much of it. None: what the card of the set says."""
+    """Which data, and how much of it. None: what the card of the set says.
+
+    ``sampling`` None: the first points where the card names their number (the released files are shuffled), else
+    points spread evenly (farthest).
+    """
 
     name: str
     folder: str | None = None
     split: tuple[PositiveInt, NonNegativeInt, PositiveInt] | None = None
     points: PositiveInt | None = None
-    sampling: Literal["first", "random", "farthest"] = "first"
+    sampling: Literal["first", "random", "farthest"] | None = None
     stride: PositiveInt | None = None
     final_snapshot: PositiveInt | None = None
     workers: NonNegativeInt = 0

@@ -44,8 +44,7 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: Config, card: Card, signature: Signature) -> "Run":
         """Return a new run; a directory that holds one already is refused."""
-        if (path / "run.json").exists():
-            raise UserError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
+        check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,10 +90,13 @@ class Run:
             parse(Signature, signature, f"{file}: signature"),
         )
 
-    def check_same(self, config: Config) -> None:
-        """Raise unless a config agrees with that of the run in everything that decides the result."""
+    def check_same(self, config: Config, card: Card) -> None:
+        """Raise unless config and card agree with those of the run in everything that decides the result."""
         old, new = flattened(self.config.model_dump(mode="json")), flattened(config.model_dump(mode="json"))
         changed = [k for k in {**old, **new} if k not in MOVABLE and old.get(k) != new.get(k)]
+        if self.card.model_copy(update={"file": None}) != card.model_copy(update={"file": None}):
+            changed.append("card")
+            old["card"], new["card"] = self.card.name, f"{card.name} or other entries"
         if changed:
             differences = "; ".join(f"{k} was {old.get(k)}, now {new.get(k)}" for k in changed)
             raise UserError(
@@ -145,6 +147,11 @@ class Run:
         """Tell whether a checkpoint exists."""
         return (self.path / f"{which}.safetensors").is_file()
 
+    def digest(self, which: str) -> str | None:
+        """Return the checksum of a checkpoint, None if there is none."""
+        file = self.path / f"{which}.safetensors"
+        return _digest(file.read_bytes()) if file.is_file() else None
+
     def log(self) -> list[dict[str, Any]]:
         """Return the records of the log; a last line that was cut short is not one yet."""
         file = self.path / "log.jsonl"
@@ -153,6 +160,12 @@ class Run:
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{file}: damaged ({error}); without this file the run works, but for its curves") from None
+
+
+def check_free(path: Path) -> None:
+    """Raise if a directory holds a run already."""
+    if (path / "run.json").exists():
+        raise UserError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -140,7 +140,7 @@ def test_resume_with_and_without_a_name(ikno: Screen, folder: Path) -> None:
     again = ikno("train", "--resume", "--out", "elsewhere/a", "train.save_seconds=3")  # finished: nothing to do
     assert again.out.startswith("elsewhere/a: 3 epochs, training loss ")
     Path("elsewhere/a/log.jsonl").unlink()
-    assert ikno("train", "--resume", "--out", "elsewhere/a").out.startswith("elsewhere/a: 0 epochs\n")
+    ikno.refused(r"log\.jsonl: records before step \d+ are missing", "train", "--resume", "--out", "elsewhere/a")
     ikno.refused(r"train\.batch was 6, now 5", "train", "--resume", "--out", "elsewhere/a", "train.batch=5")
     ikno.refused(
         r"another config \(.*train\.epochs was 3, now 2", "train", "small.toml", *SMALL, "--resume", "--out", out

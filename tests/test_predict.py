@@ -128,7 +128,7 @@ def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str)
     surrogate = moving.surrogate()
     expected = np.stack(
         [
-            np.stack([surrogate.predict(CLOUDS[i], U[i, 0, :, :1], None, 1.5, t) for t in (0.5, 2.0, 0.25)])
+            np.stack([surrogate.predict(CLOUDS[i], U[i, 1, :, :1], None, 1.5, t) for t in (0.5, 2.0, 0.25)])
             for i in range(S)
         ]
     )
@@ -146,6 +146,17 @@ def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str)
         same(file[2].points, CLOUDS[2])
     again = read_inputs(out, card)  # and can be predicted from
     same(again[1][1], expected[1, 0])
+
+
+def test_a_time_between_the_snapshots_and_a_file_over_its_own_input(moving: Run, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "in.nc", "w") as file:
+        file["x"], file["u"] = CLOUDS[:, None], U
+    before = (tmp_path / "in.nc").read_bytes()
+    with pytest.raises(UserError, match="u has no snapshot at the time asked for"):
+        predict_file(moving, tmp_path / "in.nc", tmp_path / "out.nc", time=1.7)
+    with pytest.raises(UserError, match="is the file that is read; choose another"):
+        predict_file(moving, tmp_path / "in.nc", tmp_path / "in.nc")
+    assert (tmp_path / "in.nc").read_bytes() == before
 
 
 def test_without_leads_to_the_last_time_that_was_learned(moving: Run, tmp_path: Path) -> None:

@@ -392,21 +392,24 @@ def test_check_same(run: Run) -> None:
         return make_config("mine.toml", {"preset": "paper", "model": TINY, **more})
 
     bare = Run(run.path, changed(), run.card, run.signature)
-    bare.check_same(changed())
+    bare.check_same(changed(), run.card)
     movable = {"device": "cuda", "data.folder": "x", "data.workers": 3, "data.memory_gb": 1, "train.save_seconds": 1}
-    bare.check_same(changed(**movable))
-    bare.check_same(changed(**{"data.name": "elsewhere/mine.toml"}))
+    bare.check_same(changed(**movable), run.card)
+    bare.check_same(changed(**{"data.name": "elsewhere/mine.toml"}), run.card)
+    bare.check_same(changed(), run.card.model_copy(update={"file": "elsewhere.npz"}))
+    with refused(r"card was .*, now other-set or other entries"):
+        bare.check_same(changed(), run.card.model_copy(update={"name": "other-set"}))
     for key, value, old in (
         ("seed", 1, "0"),
         ("train.batch", 3, "64"),
         ("model.d_model", 8, "4"),
         ("model.dropout", 0.5, "None"),
-        ("data.sampling", "random", "first"),
+        ("data.sampling", "random", "None"),
     ):
         with refused(rf"cannot go on with another config \({key} was {old}, now {value}\); start a new run with --out"):
-            bare.check_same(changed(**{key: value}))
+            bare.check_same(changed(**{key: value}), run.card)
     with refused(r"\(train\.batch was 64, now 3; seed was 0, now 1\)"):
-        bare.check_same(changed(**{"seed": 1, "train.batch": 3}))
+        bare.check_same(changed(**{"seed": 1, "train.batch": 3}), run.card)
 
 
 def test_the_log(run: Run) -> None:

@@ -65,10 +65,11 @@ def models(
 
 def main() -> None:
     """Run the command line; a UserError is one line on standard error and exit code 2."""
+    debug = "--debug" in sys.argv  # anywhere in the line
     try:
-        app()
+        app([word for word in sys.argv[1:] if word != "--debug"])
     except UserError as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Commands about learning: train, search, evaluate, predict, plot, runs."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ Target = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0, mps or auto.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0 or auto.")]
 Which = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
 # The paper's metric is the median over samples per component; "per chunk" pools vx and vy, as GAOT's code does.
 TITLES = {
@@ -74,6 +75,8 @@ def train(
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         raise typer.Exit(STOPPED) from None
+    if not _first_process():
+        return
     found = _outcome(run)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -85,6 +88,11 @@ def train(
         text += f", best validation error {found['validation']:.2%} in epoch {found['best epoch']}"
     print(text)
     print(f"Next: ikno evaluate {run.path}   ikno plot {run.path}")
+
+
+def _first_process() -> bool:
+    """Tell whether this is the one of several processes (torchrun) that speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _outcome(run: "Run") -> dict[str, Any]:
@@ -307,6 +315,8 @@ def _training_bar() -> Iterator[Any]:
         error = "" if report.validation is None else f", validation {report.validation:.2%}"
         text = f"{prefix}epoch {report.epoch}/{report.epochs}, loss {report.loss:.4f}{error}"
         speed = f"{report.seconds_per_step:.2f} s/step"
+        if not _first_process():
+            return
         if not bar.task_ids:
             bar.start()  # not before: without a task it leaves an empty line, also above an error
             bar.add_task(text, total=report.steps, speed=speed)

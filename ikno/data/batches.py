@@ -71,7 +71,7 @@ class Samples:
 
     def keep(self, limit: float) -> bool:
         """Read all samples into memory if they take at most ``limit`` bytes; tell whether they do."""
-        if not len(self):
+        if not len(self) or self._kept is not None:
             return True
         first = self._read(0)
         if len(self) * _bytes(first) > limit:
@@ -168,6 +168,10 @@ class Items:
         inputs = np.concatenate(channels, 1) if channels else np.zeros((len(made.points), 0), np.float32)
         found = Trajectory(made.points, made.values[end : end + 1])
         return self.samples.indices[k], found, inputs, self.times[start], self.times[end] - self.times[start]
+
+    def sample(self, i: int) -> int:
+        """Return the number in the file of the sample that an entry is of."""
+        return self.samples.indices[i // max(len(self.pairs), 1)]
 
     def batch(self, epoch: int, chosen: Sequence[int]) -> Batch:
         """Return some entries as one batch."""

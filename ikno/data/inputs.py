@@ -1,5 +1,6 @@
 """Inputs without solutions: what a surrogate is asked to predict from."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,13 @@ from ikno.errors import UserError
 Sample = tuple[Float32[np.ndarray, "points dim"], Float32[np.ndarray, "points channels"]]
 
 
-def read_inputs(path: Path, card: Card) -> list[Sample]:
+def read_inputs(path: Path, card: Card, time: float | None = None) -> list[Sample]:
     """Return points and input channels of each sample in a file (.npz or .nc), under the names of the card's arrays.
 
     The points are [points, dim] for all samples, or [samples, points, dim]. Problems in time need u at the start,
-    [points, variables] or [samples, points, variables] or all snapshots, of which the first is taken; so do conditions
-    that change in time. Conditions may be one number each per sample. Axes of length one that the released layout has
-    are accepted.
+    [points, variables] or [samples, points, variables] or all snapshots, of which that at ``time`` is taken (the first
+    by default); so do conditions that change in time. Conditions may be one number each per sample. Axes of length one
+    that the released layout has are accepted.
     """
     names = card.arrays
     wanted = {"points": names.points}
@@ -35,8 +36,11 @@ def read_inputs(path: Path, card: Card) -> list[Sample]:
     points = _samples(path, wanted["points"], found[wanted["points"]], card.dim)
     count = points.shape[1]
     channels = []
+    snapshot = None if time is None else _snapshot(card, time)
     if not card.steady:
-        values = _samples(path, wanted["values"], found[wanted["values"]], len(card.variables), card.snapshots)
+        values = _samples(
+            path, wanted["values"], found[wanted["values"]], len(card.variables), card.snapshots, snapshot
+        )
         channels.append(values[..., [card.variables.index(v) for v in card.active]])
     if card.conditions:
         name, width = wanted["conditions"], len(card.conditions)
@@ -45,7 +49,7 @@ def read_inputs(path: Path, card: Card) -> list[Sample]:
         several = {len(a) for a in (points, *channels)}
         if array.ndim <= 2 and array.shape[-1] == width and (array.shape[0] != count or count in several):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
-        channels.append(_samples(path, name, array, width, card.snapshots))
+        channels.append(_samples(path, name, array, width, card.snapshots, snapshot))
     sizes = {len(a) for a in (points, *channels)} - {1}
     if len(sizes) > 1:
         raise UserError(f"{path}: the arrays have different numbers of samples: {', '.join(map(str, sorted(sizes)))}")
@@ -60,15 +64,31 @@ def read_inputs(path: Path, card: Card) -> list[Sample]:
     return samples
 
 
+def _snapshot(card: Card, time: float) -> float:
+    """Return the number of the snapshot at a time, a fraction if it lies between two."""
+    if card.times is None:
+        return 0.0
+    first, last = card.times
+    if not math.isfinite(time):
+        raise UserError("time: NaN or infinite")
+    place = (time - first) / (last - first) * (card.snapshots - 1)
+    return float(round(place)) if abs(place - round(place)) < 1e-6 * card.snapshots else place
+
+
 def _samples(
-    path: Path, name: str, array: np.ndarray, width: int, snapshots: int = 1
+    path: Path, name: str, array: np.ndarray, width: int, snapshots: int = 1, snapshot: float | None = None
 ) -> Float32[np.ndarray, "samples points width"]:
-    """Return an array as [samples, points, width], the first of its snapshots if it has several."""
+    """Return an array as [samples, points, width], one of its snapshots (None: the first) if it has several."""
     full = array
     if width == 1 and full.shape[-1:] != (1,):
         full = full[..., None]
     if full.ndim == 4 and (full.shape[1] in (1, snapshots) or (snapshots > 1 and array.ndim == 4)):
-        full = full[:, 0]
+        place = 0 if full.shape[1] == 1 else snapshot or 0
+        if place != int(place) or not 0 <= place < full.shape[1]:
+            raise UserError(
+                f"{path}: {name} has no snapshot at the time asked for; leave --time out or choose one of its times"
+            )
+        full = full[:, int(place)]
     full = full[None] if full.ndim == 2 else full
     if full.ndim != 3 or full.shape[2] != width or 0 in full.shape[:2]:
         raise UserError(f"{path}: {name} has shape {list(array.shape)}, expected [samples, points, {width}]")

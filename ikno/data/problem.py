@@ -1,5 +1,6 @@
 """A data set ready to be learned: its three parts, its times and the pairs of them."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,15 @@ class Problem:
         start = made.values[0][:, :0] if self.steady else made.values[0]
         return start if made.conditions is None else np.concatenate([start, made.conditions[0]], 1)
 
+    def digest(self) -> str:
+        """Return a digest of the first and the last training sample, which tells data sets apart."""
+        digest = hashlib.sha256()
+        for k in (0, len(self.train) - 1):
+            made = self.train.whole(k)
+            for array in (made.points, made.values, made.conditions):
+                digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
     def items(self, samples: Samples, from_start: bool = False) -> Items:
         """Return what is learned from some samples; ``from_start``: only pairs that begin with the first snapshot."""
         pairs = [p for p in self.pairs if p[0] == 0 or not from_start]
@@ -86,7 +96,7 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
         raise UserError(f"data.final_snapshot: {final} is not one of the snapshots 0 to {card.snapshots - 1} of {path}")
     times = (0.0,) if card.times is None else tuple(float(t) for t in np.linspace(*card.times, card.snapshots))
     train, validation, test = (
-        Samples(path, card, part, points, settings.sampling, seed)
+        Samples(path, card, part, points, settings.sampling or ("first" if card.points else "farthest"), seed)
         for part in (parts.train, parts.validation, parts.test)
     )
     problem = Problem(card, path, train, validation, test, times, final, stride)

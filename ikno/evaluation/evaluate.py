@@ -77,7 +77,7 @@ def evaluate(
         problem = open_problem(settings.model_copy(update={"split": None}), run.config.seed)
     problem.train.keep(settings.memory_gb * 1e9)  # the baselines go through it several times
     result = evaluate_surrogate(run.surrogate(which, device), problem, split, batch or BATCH)
-    return {**result, "weights": which, "seed": run.config.seed}
+    return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
 
 
 def save_evaluation(run: Run, result: dict[str, Any]) -> None:
@@ -87,14 +87,15 @@ def save_evaluation(run: Run, result: dict[str, Any]) -> None:
 
 
 def load_evaluation(run: Run) -> dict[str, Any] | None:
-    """Return what ``save_evaluation`` wrote, None if there is nothing."""
+    """Return what ``save_evaluation`` wrote, None if there is nothing or the weights have changed since."""
     file = run.path / FILE
     if not file.is_file():
         return None
     try:
-        return _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
+        found = _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{file}: damaged ({error}); evaluate the run again") from None
+    return found if found.get("checkpoint") == run.digest(found.get("weights", "best")) else None
 
 
 def evaluate_surrogate(

@@ -43,6 +43,8 @@ def predict_file(
         raise UserError(f"{out}: the result is an .npz or .nc file; name it so")
     if not next(p for p in out.absolute().parents if p.exists()).is_dir():
         raise UserError(f"{out}: its folder is a file; choose another place with --out")
+    if any(given is not None and out.absolute() == given.absolute() for given in (file, queries)):
+        raise UserError(f"{out}: is the file that is read; choose another place with --out")
     surrogate = run.surrogate(which, device)
     places = None if queries is None else _queries(queries)
     if run.card.times is None:
@@ -52,7 +54,7 @@ def predict_file(
     else:
         steps = list(leads) or [_rest(run, time)]
     values, points = [], []
-    for x, inputs in read_inputs(file, run.card):
+    for x, inputs in read_inputs(file, run.card, time):
         each = [surrogate.predict(x, inputs, places, time, lead) for lead in steps]
         values.append(np.stack(each))
         points.append(x if places is None else places)

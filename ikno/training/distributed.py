@@ -64,6 +64,8 @@ def group(device: str) -> Iterator[Group]:
     """Yield the group that ``torchrun`` describes in the environment, or a group of one."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     chosen = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if size > 1 and chosen.type == "cuda" and ":" in device:
+        raise UserError(f"device: {device} would be used by all {size} processes; write device=cuda")
     if size == 1:
         yield Group(0, 1, chosen)
         return
@@ -75,18 +77,21 @@ def group(device: str) -> Iterator[Group]:
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device of a name: cpu, cuda, cuda:1, mps, or auto for the best there is."""
+    """Return the device of a name: cpu, cuda, cuda:1, or auto for the best there is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device: {name!r} is no device; use cpu, cuda, cuda:0, mps or auto") from None
+        raise UserError(f"device: {name!r} is no device; use cpu, cuda, cuda:0 or auto") from None
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise UserError("device: no CUDA device is available here; use device=cpu")
-        device = torch.device("cuda", local_rank if device.index is None else device.index)
+        index = local_rank if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise UserError(f"device: cuda:{index} is not there, this machine has {torch.cuda.device_count()} of them")
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: mps is not available here; use device=cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device: {device.type} has no double precision, which the kernels need; use cpu or cuda")
     return device

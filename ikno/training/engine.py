@@ -19,7 +19,7 @@ from ikno.config import Config, TrainSettings
 from ikno.data.batches import Batch, Items, in_order, shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
-from ikno.runs import Run, load, save
+from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
@@ -32,7 +32,10 @@ class Stopped(Exception):  # noqa: N818 (not an error)
 
 @dataclass
 class Progress:
-    """Where training stands; all of it is in the checkpoint. ``records`` is the length of the log in bytes."""
+    """Where training stands; all of it is in the checkpoint.
+
+    ``records`` is the length of the log in bytes, ``data`` a digest of the data, which must be the same on resume.
+    """
 
     epoch: int = 0
     batch: int = 0
@@ -45,6 +48,7 @@ class Progress:
     best_epoch: int = 0
     records: int = 0
     finished: bool = False
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,20 +79,24 @@ def train(
         problem = open_problem(config.data, config.seed)
         config = complete(config, problem)
         path = Path(out)
-        surrogate: Surrogate
         if resume:
             run = Run.open(path)
-            run.check_same(config)
-            resume = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
-            surrogate = Surrogate(run.signature) if resume else new_surrogate(config, problem)
+            run.check_same(config, problem.card)
+            goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
+            surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
         else:
+            goes_on = False
+            check_free(path)
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
-            if processes.first:
-                run = Run.create(path, config, problem.card, surrogate.signature)
+        training = Training(
+            run, config, problem, surrogate, processes, report
+        )  # may find fault: nothing is written yet
+        if processes.first and not resume:
+            Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
         with run.locked() if processes.first else nullcontext():
-            Training(run, config, problem, surrogate, processes, report).go(resume, until)
+            training.go(goes_on, until)
     return run
 
 
@@ -108,7 +116,8 @@ class Training:
         self.settings: TrainSettings = self.config.train
         self.surrogate.to(self.processes.device)
         self.wrapped = self.processes.wrap(self.surrogate)
-        self.call: Any = torch.compile(self.wrapped) if self.settings.compile else self.wrapped
+        if self.settings.compile:
+            _compile(self.surrogate.model)
         self.optimizers = make_optimizers(self.surrogate, self.settings)
         limit = self.config.data.memory_gb * 1e9
         for samples in (self.problem.train, self.problem.validation):
@@ -120,7 +129,10 @@ class Training:
         self.clouds: dict[int, Any] = {}
         self.saved = time.monotonic()
         self.validated: float | None = None
-        self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
+        self.last = self.epochs
+        self.board: Any = None
+        if self.settings.tensorboard:
+            require("tensorboard", "track")
 
     def go(self, resume: bool, until: int | None = None) -> None:
         """Train to the end, or until a signal asks to stop."""
@@ -128,20 +140,22 @@ class Training:
             self._restore()
         else:
             self._begin()
-        last = min(until or self.epochs, self.epochs)
+        self.last = min(until or self.epochs, self.epochs)
+        self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
         with _signals() as asked:
-            while self.at.epoch < last and not self.at.finished:
+            while self.at.epoch < self.last and not self.at.finished:
                 self._epoch(asked)
         self._save()
 
     def _epoch(self, asked: list[int]) -> None:
         at = self.at
-        batches = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)[at.batch :]
+        whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
+        batches = whole[at.batch :]
         mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
         loader = self.items.loader(at.epoch, mine, self.config.data.workers)
         for chosen, batch in zip(batches, loader, strict=True):
             start = time.monotonic()
-            loss = self._step(batch, len(chosen), bool(self.processes.mine(chosen)))
+            loss = self._step(batch, chosen)
             at.step, at.batch = at.step + 1, at.batch + 1
             if loss is not None:
                 at.loss, at.samples = at.loss + loss * len(chosen), at.samples + len(chosen)
@@ -151,12 +165,15 @@ class Training:
             if self.processes.any(bool(asked)):
                 self._save()
                 raise Stopped(f"{self.run.path}: stopped in epoch {at.epoch + 1}, step {at.step}; go on with --resume")
-            if self._due() and at.batch < len(batches):
+            if self._due() and at.batch < len(whole):
                 self._save()
         self._end_of_epoch()
 
-    def _step(self, batch: Batch, size: int, counts: bool) -> float | None:
-        """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite."""
+    def _step(self, batch: Batch, chosen: list[int]) -> float | None:
+        """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite.
+
+        ``chosen`` are the items of all processes, ``batch`` those of this one.
+        """
         at, s = self.at, self.settings
         rate = learning_rate(s, at.step, self.steps)
         for optimizer in self.optimizers:
@@ -171,19 +188,21 @@ class Training:
             with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
                 losses = self._losses(part.to(self.processes.device))
                 # Processes average their gradients: with this factor the average is that of the whole batch.
-                loss = losses.sum() * (self.processes.size / size if counts else 0.0)
+                share = self.processes.size / len(chosen) if self.processes.mine(chosen) else 0.0
+                loss = losses.sum() * share
                 loss.backward()
             total += loss.detach() / self.processes.size
         value = float(self.processes.total(total))
         norm = self._clip()
         if not (np.isfinite(value) and np.isfinite(norm)):
             at.bad, at.skipped = at.bad + 1, at.skipped + 1
-            self._record({"event": "skipped", "epoch": at.epoch + 1, "step": at.step, "samples": list(batch.samples)})
+            samples = [self.items.sample(i) for i in chosen]
+            self._record({"event": "skipped", "epoch": at.epoch + 1, "step": at.step, "samples": samples})
             if at.bad >= s.max_bad_steps:
                 self._save()
                 raise UserError(
                     f"{self.run.path}: loss or gradient was not finite in {at.bad} steps in a row (last: samples "
-                    f"{list(batch.samples)[:8]}); lower train.learning_rate or look at these samples"
+                    f"{samples[:8]}); lower train.learning_rate or look at these samples"
                 )
             return None
         at.bad = 0
@@ -195,7 +214,7 @@ class Training:
         device = self.processes.device
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
         with autocast:
-            output = self.call(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
+            output = self.wrapped(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
         target = self.surrogate.targets(batch.inputs, batch.values, batch.lead)
         return sample_losses(output.float(), target, batch.mask, self.settings.loss)
 
@@ -218,8 +237,9 @@ class Training:
         loss = at.loss / at.samples if at.samples else None
         done = at.epoch + 1
         validation = None
-        if len(self.validation) and (done % s.validate_every == 0 or done == self.epochs):
-            validation = self.validated = self.validate(self.validation)
+        if len(self.validation) and (done % s.validate_every == 0 or done in (self.epochs, self.last)):
+            found = self.validate(self.validation)
+            validation = self.validated = found if np.isfinite(found) else None
         score = validation if len(self.validation) else loss
         if score is not None and (at.best is None or score < at.best):
             at.best, at.best_epoch = score, done
@@ -229,25 +249,28 @@ class Training:
         record = {"epoch": done, "step": at.step, "loss": loss, "validation": validation, "learning_rate": rate}
         self._record(record)
         at.epoch, at.batch, at.loss, at.samples = done, 0, 0.0, 0
-        at.finished = done == self.epochs or (s.patience is not None and done - at.best_epoch >= s.patience)
+        patient = s.patience is None or score is None or done - at.best_epoch < s.patience
+        at.finished = done == self.epochs or not patient
         if self._due() or at.finished:
             self._save()
 
     @torch.no_grad()
     def validate(self, items: Items) -> float:
-        """Return the mean relative L1 error of the physical prediction, over samples, variables and leads."""
+        """Return the mean over samples and leads of the relative L1 error, all variables normalized and pooled."""
         self.surrogate.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
-        mine = [b for b in map(self.processes.mine, in_order(len(items), self.settings.batch)) if b]
+        size = (self.settings.micro_batch or self.settings.batch) * self.processes.size
+        mine = [b for b in map(self.processes.mine, in_order(len(items), size)) if b]
+        scale = self.surrogate.target if self.problem.steady else self.surrogate.values
         for batch in items.loader(0, mine, self.config.data.workers):
             batch = batch.to(self.processes.device)
             output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
             values = self.surrogate.physical(batch.inputs, output, batch.lead)
             keep = 1.0 if batch.mask is None else batch.mask[..., None].float()
-            center = self.surrogate.target.mean if self.problem.steady else self.surrogate.values.mean
-            error = (keep * (values - batch.values).abs()).sum(1)
-            errors = error / (keep * (batch.values - center).abs()).sum(1).clamp(min=1e-30)
-            total += torch.stack([errors.mean(1).double().sum(), total.new_tensor(len(batch))])
+            truth = scale(batch.values)
+            error = (keep * (scale(values) - truth).abs()).sum((1, 2))
+            errors = error / (keep * truth.abs()).sum((1, 2)).clamp(min=1e-30)
+            total += torch.stack([errors.double().sum(), total.new_tensor(len(batch))])
         error, count = self.processes.total(total).tolist()
         return error / count
 
@@ -263,6 +286,7 @@ class Training:
         self.saved = time.monotonic()
 
     def _begin(self) -> None:
+        self.at.data = self.problem.digest()
         if self.processes.first:
             (self.run.path / "log.jsonl").unlink(missing_ok=True)
         self._save()
@@ -272,6 +296,8 @@ class Training:
         tensors, state = load(file, self._weights())
         if set(state) != {f.name for f in fields(Progress)}:
             raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
+        if state["data"] != self.problem.digest():
+            raise UserError(f"{self.problem.path}: not the data that {self.run.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
         self.at = Progress(**state)
@@ -354,8 +380,13 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _compile(model: nn.Module) -> None:
+    """Compile the transformer, or a model without one as a whole; each size of batch has its own program."""
+    compiled = getattr(model, "transformer", model)
+    compiled.compile(dynamic=False)
+
+
 def _board(path: Path) -> Any:
-    require("tensorboard", "track")
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(path / "tensorboard"))

@@ -1,6 +1,6 @@
 """What training starts from: a complete config and an untrained surrogate."""
 
-from ikno.config import Config
+from ikno.config import Config, parse
 from ikno.data.pairs import statistics
 from ikno.data.problem import Problem
 from ikno.errors import UserError
@@ -12,13 +12,19 @@ def complete(config: Config, problem: Problem) -> Config:
     """Return the config with all that it leaves open filled from the card, so that a run says everything."""
     card, name = problem.card, config.model["name"]
     model = dict(config.model)
-    if name in MODELS and "grid_size" in MODELS[name].settings.model_fields:
-        model.setdefault("grid_size", card.grid)
+    if name in MODELS:
+        variant = MODELS[name]
+        if "grid_size" in variant.settings.model_fields:
+            model.setdefault("grid_size", card.grid)
+        given = {k: v for k, v in model.items() if k != "name"}
+        settings = parse(variant.settings, {**variant.defaults, **given}, "model")
+        model = {"name": name, **settings.model_dump(mode="json")}
     mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
     parts = {
         "data": {
             "split": tuple(len(s) for s in (problem.train, problem.validation, problem.test)),
             "points": problem.train.points,
+            "sampling": problem.train.sampling,
             "stride": None if card.steady else problem.stride,
             "final_snapshot": None if card.steady else problem.final,
         },

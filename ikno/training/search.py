@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ def search(
 
     Each factor has its run in ``out/scale-FACTOR``; what is there already goes on from where it stopped.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("search: runs in one process; train the factors one by one with torchrun instead")
     if not factors or not all(0 < f < math.inf for f in factors):
         raise UserError(f"factors: positive numbers are needed, found {list(factors)}")
     whole = complete(config, open_problem(config.data, config.seed))
@@ -71,11 +74,7 @@ def _scaled(config: Config, factor: float) -> Config:
 
 
 def _go(config: Config, path: Path, until: int | None, report: Callable[[Report], None]) -> Run:
-    begun = (path / "last.safetensors").exists()
-    if not begun and (path / "run.json").exists():  # ended before anything was saved
-        with Run.open(path).locked():
-            (path / "run.json").unlink()
-    return train(config, path, resume=begun, until=until, report=report)
+    return train(config, path, resume=(path / "run.json").exists(), until=until, report=report)
 
 
 def _error(run: Run, until: int) -> float:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -250,7 +252,7 @@ def test_resume_with_another_config_is_refused(data: Path) -> None:
     train(settings(), data / "run")
     with pytest.raises(UserError, match=r"train\.batch was 3, now 4.*--out"):
         train(settings(train__batch=4), data / "run", resume=True)
-    with pytest.raises(UserError, match=r"model\.dropout was None, now 0\.5"):
+    with pytest.raises(UserError, match=r"model\.dropout was 0\.0, now 0\.5"):
         train(settings(model__dropout=0.5), data / "run", resume=True)
     train(settings(data__workers=1, train__save_seconds=5), data / "run", resume=True)  # how, not what
 
@@ -332,3 +334,84 @@ def test_resume_of_what_is_not_whole(data: Path) -> None:
         train(config, run.path, resume=True)
     (run.path / "last.safetensors").unlink()  # as if killed before the first checkpoint: it begins again
     same(expected, train(config, run.path, resume=True))
+
+
+def test_resume_with_other_data_is_refused(data: Path) -> None:
+    """F19: another benchmark with the same settings, or the same file made anew."""
+    run = train(settings("ns-gauss", data__stride=7), data / "run", until=1)
+    with h5py.File(data / "ns-gauss.nc", "r+") as file:
+        kept = np.asarray(file["u"])
+        del file["u"]
+        file["u"] = 2 * kept
+    with pytest.raises(UserError, match=r"ns-gauss\.nc: not the data that .*run was trained on"):
+        train(settings("ns-gauss", data__stride=7), run.path, resume=True)
+    with h5py.File(data / "ns-gauss.nc", "r+") as file:
+        del file["u"]
+        file["u"] = kept
+    (data / "ns-sl.nc").write_bytes((data / "ns-gauss.nc").read_bytes())
+    with pytest.raises(UserError, match="card was ns-gauss, now ns-sl"):
+        train(settings("ns-sl", data__stride=7), run.path, resume=True)
+    train(settings("ns-gauss", data__stride=7), run.path, resume=True)
+
+
+def test_checkpoints_in_an_epoch_also_after_a_resume(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ikno.training.engine import Training
+
+    config = settings(train__batch=1, train__epochs=1, train__save_seconds=0)
+
+    def interrupt(report) -> None:
+        if report.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(config, data / "run", report=interrupt)
+    saved = []
+    save = Training._save
+    monkeypatch.setattr(Training, "_save", lambda self: (saved.append(self.at.step), save(self)))
+    train(config, data / "run", resume=True)
+    assert saved[:3] == [6, 7, 8]
+
+
+def test_patience_counts_validations_only(data: Path) -> None:
+    run = train(settings(train__epochs=4, train__patience=1, train__validate_every=3), data / "run")
+    assert run.has("best")
+    assert len(run.log()) >= 3
+
+
+def test_a_variable_that_never_varies_does_not_decide(data: Path) -> None:
+    with h5py.File(data / "ns-gauss.nc", "r+") as file:
+        u = np.asarray(file["u"]) * np.array([1.0, 0.0], np.float32)
+        del file["u"]
+        file["u"] = u
+    run = train(settings("ns-gauss", data__stride=7), data / "run")
+    assert all(r["validation"] < 10 for r in run.log())
+
+
+def test_a_first_validation_that_is_not_a_number(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ikno.training.engine import Training
+
+    errors = iter([math.nan, 0.5, 0.4])
+    monkeypatch.setattr(Training, "validate", lambda self, items: next(errors))
+    run = train(settings(), data / "run")
+    assert content(run, "best")[1] == {"epoch": 3, "error": 0.4}
+    assert [r["validation"] for r in run.log()] == [None, 0.5, 0.4]
+
+
+def test_what_is_found_wrong_late_leaves_no_run_behind(data: Path) -> None:
+    with pytest.raises(UserError, match="muon is for the matrices of a transformer"):
+        train(settings(model__num_layers=0), data / "run")
+    train(settings(model__num_layers=0, train__optimizer="adamw", train__epochs=1), data / "run")
+
+
+def test_a_run_says_everything_about_its_model(data: Path) -> None:
+    run = train(settings(train__epochs=1), data / "run")
+    assert run.config.model["point_weights"] == "uniform"
+    assert run.config.model["tolerance"] == 1e-5
+    assert run.signature.model == run.config.model
+
+
+@pytest.mark.slow
+def test_compiled_training_with_a_smaller_last_batch(data: Path) -> None:
+    plain = train(settings(), data / "plain")
+    compiled = train(settings(train__compile=True), data / "compiled")
+    assert [r["loss"] for r in compiled.log()] == pytest.approx([r["loss"] for r in plain.log()], rel=1e-3)

@@ -120,7 +120,7 @@ def test_a_run_that_ended_before_it_began_is_begun_again(
 
     config = settings(card, train__epochs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "__post_init__", killed)
+        patch.setattr(Training, "go", killed)
         with pytest.raises(Killed):
             search(config, tmp_path / "out", [3.0])
     assert [p.name for p in (tmp_path / "out" / "scale-3").iterdir() if p.name != "lock"] == ["run.json"]
