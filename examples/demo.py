@@ -15,7 +15,7 @@ from pathlib import Path
 
 SIZES = {
     # samples of the steady set, its split, epochs; the same for the flow; points of both
-    "demo": ("640", "[512,64,64]", "24", "40", "[28,4,8]", "4", "1024", "4096"),
+    "demo": ("640", "[512,64,64]", "18", "40", "[28,4,8]", "3", "1024", "4096"),
     "smoke": ("12", "[8,2,2]", "1", "4", "[2,1,1]", "1", "64", "128"),
 }
 
