@@ -302,7 +302,7 @@ def test_files_that_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cas
     text, message = HOSTILE[case]
     path = written(tmp_path, text)
     assert Path(path).stat().st_size <= MAX_FILE_BYTES
-    with refused(message):
+    with refused(message, seconds=3.0):  # below one on an idle machine
         make_config(path)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
 
