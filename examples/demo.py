@@ -15,7 +15,7 @@ from pathlib import Path
 
 SIZES = {
     # samples of the steady set, its split, epochs; the same for the flow; points of both
-    "demo": ("640", "[512,64,64]", "18", "40", "[28,4,8]", "3", "1024", "4096"),
+    "demo": ("640", "[512,64,64]", "22", "40", "[28,4,8]", "8", "1024", "4096"),
     "smoke": ("12", "[8,2,2]", "1", "4", "[2,1,1]", "1", "64", "128"),
 }
 
@@ -75,7 +75,7 @@ def main() -> None:
     ikno("predict", str(first), other, "--out", str(out / "prediction.npz"))
     if not Path(flow).exists():
         ikno("data", "generate", "ns-pwc", "--samples", flows, "--points", points, "--resolution", "64", "--out", flow)
-    second = learn(out, "ns-pwc", [f"data.split={flow_split}", f"train.epochs={flow_epochs}"])
+    second = learn(out, "ns-pwc", [f"data.split={flow_split}", "data.stride=7", f"train.epochs={flow_epochs}"])
 
     trained, rolled = (json.loads((run / "evaluation.json").read_text()) for run in (first, second))
     print("\nMedian relative L1 error, and the best guess without a model:")
