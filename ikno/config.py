@@ -21,7 +21,9 @@ from pydantic import (
 from ikno.errors import UserError
 
 MAX_FILE_BYTES = 100_000
-MAX_DOTS = 50  # in a line: reading a.a.a... takes quadratic time, a minute for 40,000 of them
+# Reading a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots, an array of numbers
+# has one for each.
+MAX_DOTS_IN_KEY, MAX_DOTS = 8, 50
 
 
 class Settings(BaseModel):
@@ -139,13 +141,8 @@ def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
     return parse(Config, merged(merged({"model": {"name": "ikno-tp"}}, PRESETS[preset]), given))
 
 
-def is_config(name: str) -> bool:
-    """Tell whether the name is that of a config file: TOML with a table ``data``, which cards do not have."""
-    return "data" in _stored(name)
-
-
 def _stored(name: str) -> dict[str, Any]:
-    """Return what the file of that name says if there is one and it is TOML."""
+    """Return what a TOML file of that name says, if there is one; configs have a table ``data``, cards have not."""
     path = Path(name)
     return read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
 
@@ -158,8 +155,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {path.stat().st_size:,} bytes are too many for settings, at most {MAX_FILE_BYTES:,}")
     try:
         text = path.read_text(encoding="utf-8")
-        if any(line.count(".") > MAX_DOTS for line in text.split("\n")):
-            raise ValueError(f"more than {MAX_DOTS} dots in a line, settings are not nested that deep")
+        for line in text.split("\n"):
+            key, separator, _ = line.partition("=")
+            named = separator or (line.lstrip().startswith("[") and "," not in line)
+            if key.count(".") > (MAX_DOTS_IN_KEY if named else MAX_DOTS) or line.count(".") > MAX_DOTS:
+                raise ValueError("too many dots in a line, settings are not nested that deep")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also bytes that are no text, numbers without end
         raise UserError(f"{path}: not valid TOML: {error}") from None

@@ -10,7 +10,6 @@ train.log           the same for people, with times
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ikno import __version__
+from ikno.atomic import whole_file
 from ikno.config import MOVABLE, Config, flattened, parse
 from ikno.data.catalog import Card
 from ikno.errors import UserError
@@ -208,17 +208,11 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file so that at any moment either the old or the new one is there, whole."""
-    partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        with whole_file(path, durable=True) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); make room, what was there is intact") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate:

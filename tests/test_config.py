@@ -18,7 +18,6 @@ from ikno.config import (
     DataSettings,
     Settings,
     flattened,
-    is_config,
     make_config,
     merged,
     nested,
@@ -258,10 +257,8 @@ def test_a_config_comes_back_from_json(overrides: dict[str, Any]) -> None:
 def test_configs_and_cards_are_told_apart(tmp_path: Path) -> None:
     config = written(tmp_path, '[data]\nname = "wave-layer"\n', "config.toml")
     card = written(tmp_path, 'name = "mine"\nfile = "a.nc"\nvariables = ["u"]\n', "card.toml")
-    assert is_config(config)
-    assert not is_config(card)
     for other in ("wave-layer", str(tmp_path / "none.toml"), written(tmp_path, "data = 3", "a.txt"), str(tmp_path)):
-        assert not is_config(other)
+        assert make_config(other).data.name == other
     assert make_config(card).data.name == card
     assert make_config(config).data.name == "wave-layer"
     with refused("^data: .*found 3$"):
@@ -284,12 +281,16 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "deep key": (HEAD + ".".join(["a"] * 45_000) + " = 1", "dots in a line"),
     "deep key of the model": (HEAD + "model." + ".".join(["a"] * 45_000) + " = 1", "dots in a line"),
     "deep quoted key": (HEAD + " . ".join(['"\u2028"'] * 11_000) + " = 1", "dots in a line"),
-    "deep headers": (HEAD + "".join(f"[a{i}.{'.'.join('a' * 50)}]\n" for i in range(900)), "a0: no such setting"),
-    "long keys": (HEAD + "".join(f"a{i}.{'.'.join('a' * 50)} = 1\n" for i in range(900)), "a0: no such setting"),
+    "deep headers": (HEAD + "".join(f"[a{i}.{'.'.join('a' * 50)}]\n" for i in range(900)), "dots in a line"),
+    "long keys": (HEAD + "".join(f"a{i}.{'.'.join('a' * 50)} = 1\n" for i in range(900)), "dots in a line"),
     "long number": (HEAD + "seed = " + "9" * 90_000, "not valid TOML"),
     "large number": (HEAD + "seed = " + "9" * 4_000, r"seed: .*found 9+\.\.\.$"),
     "long text": (HEAD + 'seed = "' + "9" * 90_000 + '"', r"seed: .*found '9+\.\.\.$"),
     "nested value": (HEAD + "seed = " + "[" * 90 + "]" * 90, r"seed: .*found \[+\]+\.\.\.$"),
+    "array over lines": (
+        HEAD + "a = [\n" + "[0.5, 1.5],\n" * 9 + ", ".join(["0.5"] * 40) + "\n]",
+        "a: no such setting",
+    ),
     "many keys": (HEAD + "\n".join(f"a{i} = 1" for i in range(8_000)), "a0: no such setting"),
     "YAML with code": ("data: !!python/object/apply:os.system ['touch pwned']", "not valid TOML"),
 }
@@ -302,12 +303,12 @@ def test_files_that_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cas
     text, message = HOSTILE[case]
     path = written(tmp_path, text)
     assert Path(path).stat().st_size <= MAX_FILE_BYTES
-    with refused(message, seconds=3.0):  # below one on an idle machine
+    with refused(message):
         make_config(path)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
 
 
-@pytest.mark.parametrize("read", [make_config, is_config, lambda name: read_toml(Path(name))])
+@pytest.mark.parametrize("read", [make_config, lambda name: read_toml(Path(name))])
 def test_large_files_are_not_read(tmp_path: Path, read: Callable[[str], Any]) -> None:
     """F31."""
     path = tmp_path / "large.toml"

@@ -156,6 +156,7 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
+    from ikno.evaluation import as_json as to_json
     from ikno.evaluation import evaluate as measure
     from ikno.evaluation import save_evaluation
     from ikno.runs import Run
@@ -165,7 +166,7 @@ def evaluate(
     if data is None and points is None and split == "test" and which == "best":
         save_evaluation(opened, found)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(to_json(found))
         return
     console = Console()
     console.print(

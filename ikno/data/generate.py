@@ -16,6 +16,7 @@ from threading import Thread
 import numpy as np
 from jaxtyping import Float32
 
+from ikno.atomic import whole_file
 from ikno.config import parse
 from ikno.data.catalog import CATALOG
 from ikno.data.generators import GENERATORS
@@ -172,10 +173,5 @@ def _read(path: Path, cloud: Points | None) -> Trajectory:
 
 def _replace(path: Path, write: Callable) -> None:
     """Write a file so that it is either complete or not there."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            write(file)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path, mark=f".{os.getpid()}") as partial, partial.open("wb") as file:
+        write(file)

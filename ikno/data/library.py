@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
 from ikno.data.files import Dataset, find_file, open_data
 from ikno.data.pairs import Accumulator
@@ -119,21 +120,22 @@ def download(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be used as a folder ({error.strerror})") from None
-    partial = path.with_name(path.name + ".partial")
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as file:
-            total, done = int(answer.headers.get("Content-Length") or 0), 0
-            while block := answer.read(1 << 20):
-                file.write(block)
-                digest.update(block)
-                done += len(block)
-                progress(done, total)
-        if total and done != total:
-            raise UserError(f"{url}: the connection ended after {done:,} of {total:,} bytes; try again, or {by_hand}")
-        if sha256 is not None and digest.hexdigest() != sha256.lower():
-            raise UserError(f"{url}: the checksum is {digest.hexdigest()}, expected {sha256}; {by_hand}")
-        os.replace(partial, path)
+        with whole_file(path) as partial:
+            with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as file:
+                total, done = int(answer.headers.get("Content-Length") or 0), 0
+                while block := answer.read(1 << 20):
+                    file.write(block)
+                    digest.update(block)
+                    done += len(block)
+                    progress(done, total)
+            if total and done != total:
+                raise UserError(
+                    f"{url}: the connection ended after {done:,} of {total:,} bytes; try again, or {by_hand}"
+                )
+            if sha256 is not None and digest.hexdigest() != sha256.lower():
+                raise UserError(f"{url}: the checksum is {digest.hexdigest()}, expected {sha256}; {by_hand}")
     except UserError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address or answer out of shape
@@ -141,6 +143,4 @@ def download(
             error.close()  # it holds the connection
         reason = " ".join(str(getattr(error, "reason", error)).split())  # some quote lines of the answer
         raise UserError(f"{url}: cannot be fetched ({reason}); {by_hand}") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return path

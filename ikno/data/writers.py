@@ -1,6 +1,5 @@
 """Files that ikno writes: the released layout, and named arrays. Each appears only when it is complete."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from ikno.atomic import whole_file
 from ikno.errors import UserError
 
 
@@ -26,47 +26,42 @@ def write_data(
 
     first = read(samples[0])
     times, nodes, variables = first.values.shape
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with h5netcdf.File(partial, "w") as file:
-            file.attrs.update(attributes)
-            sizes = {"sample": len(samples), "time": times, "node": nodes, "variable": variables, "one": 1}
-            sizes |= {"axis": first.points.shape[1]}
-            if first.conditions is not None:
-                sizes |= {"condition": first.conditions.shape[2]}
-            file.dimensions = sizes
-            u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
-            x = file.create_variable("x", ("one" if cloud is not None else "sample", "one", "node", "axis"), np.float32)
-            c = None
-            if first.conditions is not None:
-                lead = "one" if first.conditions.shape[0] == 1 else "time"
-                c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
-            if cloud is not None:
-                x[0, 0] = cloud
-            for i, name in enumerate(samples):
-                made = read(name)
-                u[i] = made.values
-                if cloud is None:
-                    x[i, 0] = made.points
-                if c is not None:
-                    c[i] = made.conditions
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
+        file.attrs.update(attributes)
+        sizes = {"sample": len(samples), "time": times, "node": nodes, "variable": variables, "one": 1}
+        sizes |= {"axis": first.points.shape[1]}
+        if first.conditions is not None:
+            sizes |= {"condition": first.conditions.shape[2]}
+        file.dimensions = sizes
+        u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
+        x = file.create_variable("x", ("one" if cloud is not None else "sample", "one", "node", "axis"), np.float32)
+        c = None
+        if first.conditions is not None:
+            lead = "one" if first.conditions.shape[0] == 1 else "time"
+            c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
+        if cloud is not None:
+            x[0, 0] = cloud
+        for i, name in enumerate(samples):
+            made = read(name)
+            u[i] = made.values
+            if cloud is None:
+                x[i, 0] = made.points
+            if c is not None:
+                c[i] = made.conditions
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]) -> None:
     """Write named arrays with notes as npz or NetCDF, by the file's suffix; the file appears only when complete."""
-    partial = path.with_name(path.name + ".partial")
+    import h5netcdf
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".npz":
-            with partial.open("wb") as stream:
+        with whole_file(path) as partial:
+            if path.suffix == ".npz":
                 every: Any = {**arrays, **{k: np.array(v) for k, v in notes.items()}}
-                np.savez(stream, **every)
-        else:
-            import h5netcdf
-
+                with partial.open("wb") as stream:
+                    np.savez(stream, **every)
+                return
             with h5netcdf.File(partial, "w") as file:
                 file.attrs.update(notes)
                 for name, array in arrays.items():
@@ -74,8 +69,5 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[st
                     for n, size in zip(names, array.shape, strict=True):
                         file.dimensions[n] = size
                     file.create_variable(name, names, array.dtype, data=array)
-        os.replace(partial, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        partial.unlink(missing_ok=True)

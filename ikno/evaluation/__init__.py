@@ -3,6 +3,7 @@
 from ikno.evaluation.baselines import baselines, nearest
 from ikno.evaluation.evaluate import (
     Fields,
+    as_json,
     collect,
     evaluate,
     evaluate_surrogate,
@@ -17,6 +18,7 @@ from ikno.evaluation.predict import Predicted, predict_file
 __all__ = [
     "Fields",
     "Predicted",
+    "as_json",
     "baselines",
     "collect",
     "evaluate",

@@ -81,9 +81,13 @@ def evaluate(
 
 
 def save_evaluation(run: Run, result: dict[str, Any]) -> None:
-    """Write the result to evaluation.json in the run's folder; errors that are infinite become null there."""
-    text = json.dumps(_replaced(result, lambda v: None if v == math.inf else v), indent=1, allow_nan=False)
-    write_atomic(run.path / FILE, text.encode())
+    """Write the result to evaluation.json in the run's folder."""
+    write_atomic(run.path / FILE, as_json(result).encode())
+
+
+def as_json(result: dict[str, Any]) -> str:
+    """Return a result as strict JSON: errors that are infinite become null."""
+    return json.dumps(_replaced(result, lambda v: None if v == math.inf else v), indent=1, allow_nan=False)
 
 
 def load_evaluation(run: Run) -> dict[str, Any] | None:

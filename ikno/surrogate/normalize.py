@@ -20,12 +20,6 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", mean.float())
         self.register_buffer("scale", torch.where(constant, 1.0, std + 1e-10).float())
 
-    @classmethod
-    def fit(cls, values: Float[Tensor, "*batch channels"]) -> "Normalizer":
-        """Return the normalizer of the channels of the given values, which are those of the training split only."""
-        flat = values.detach().flatten(0, -2).double()
-        return cls(flat.mean(0), flat.std(0, unbiased=False))
-
     def forward(self, values: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch channels"]:
         """Return the normalized values."""
         return (values - self.mean.to(values.dtype)) / self.scale.to(values.dtype)

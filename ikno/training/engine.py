@@ -89,9 +89,8 @@ def train(
             check_free(path)
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
-        training = Training(
-            run, config, problem, surrogate, processes, report
-        )  # may find fault: nothing is written yet
+        # Before anything is written: it may still find fault with the settings or the data.
+        training = Training(run, config, problem, surrogate, processes, report)
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()

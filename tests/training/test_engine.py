@@ -153,7 +153,7 @@ def test_killed_while_saving(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             raise Killed
         replace(source, target)
 
-    monkeypatch.setattr("ikno.runs.os.replace", killed)
+    monkeypatch.setattr("os.replace", killed)
     with pytest.raises(Killed):
         train(config, data / "run")
     monkeypatch.undo()
@@ -190,7 +190,7 @@ def test_full_disk(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if calls > 4:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ikno.runs.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); make room"):
         train(config, data / "run")
     monkeypatch.undo()
