@@ -90,12 +90,16 @@ class TrainSettings(Settings):
 
 
 class Config(Settings):
-    """Everything that decides a run. ``model`` holds the name of a model and its settings."""
+    """Everything that decides a run. ``model`` holds the name of a model and its settings.
+
+    ``scales`` auto: the initial scales of the kernels are chosen from the data.
+    """
 
     data: DataSettings
     model: dict[str, Any] = {"name": "ikno-tp"}
     surrogate: SurrogateSettings = SurrogateSettings()
     train: TrainSettings = TrainSettings()
+    scales: Literal["given", "auto"] = "given"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "cpu"
 
@@ -110,8 +114,9 @@ class Config(Settings):
 # What may differ when a run is resumed: where things are and how they are computed, not what.
 MOVABLE = ("device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
 
-_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12}
-_TINY = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6}
+# Density weights: what is learned on one cloud holds on others. The paper weighs all points alike.
+_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12, "point_weights": "density"}
+_TINY = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, "point_weights": "density"}
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "data": {"points": 64},

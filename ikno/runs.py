@@ -25,6 +25,7 @@ from ikno import __version__
 from ikno.atomic import whole_file
 from ikno.config import MOVABLE, Config, flattened, parse
 from ikno.data.catalog import Card
+from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.surrogate import Signature, Surrogate
 
@@ -124,7 +125,7 @@ class Run:
             yield
 
     def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
-        """Return the trained surrogate, ready to predict; ``which`` is best or last."""
+        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config."""
         if which not in CHECKPOINTS:
             raise UserError(f"{which!r} is no checkpoint; use best or last")
         file = self.path / f"{which}.safetensors"
@@ -141,7 +142,7 @@ class Run:
                 )
         surrogate = Surrogate(self.signature)
         surrogate.load_state_dict(weights)
-        return surrogate.to(device or "cpu").eval()
+        return surrogate.to(find_device(device or "cpu")).eval()
 
     def has(self, which: str) -> bool:
         """Tell whether a checkpoint exists."""

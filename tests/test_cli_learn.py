@@ -223,6 +223,29 @@ def test_evaluate_predict_plot_and_runs(ikno: Screen, trained: Path) -> None:
     assert "2/2" in table
 
 
+def test_several_seeds(ikno: Screen, trained: Path) -> None:
+    """Mean and sample standard deviation of all runs, whose own results are kept."""
+    other = fit(config("small.toml", seed=1), "elsewhere/second").path
+    found = json.loads(ikno("evaluate", trained, other, "--json").out)
+    values = [json.loads((p / "evaluation.json").read_text())["best"]["value"] for p in (trained, other)]
+    assert values[0] != values[1]
+    assert found["runs"] == 2
+    assert found["best"]["mean"] == pytest.approx(sum(values) / 2)
+    assert found["best"]["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    shown = ikno("evaluate", trained, other).out
+    assert shown.startswith("small, ikno-tp: 2 runs, 1 test samples of 16 points\n")
+    assert f"{100 * found['best']['mean']:.2f} % ± {100 * found['best']['std']:.2f} %" in shown
+    missing = trained / "missing"
+    ikno.refused("missing: no run here", "evaluate", trained, missing)
+
+
+def test_plot_on_fewer_points_and_other_data(ikno: Screen, trained: Path) -> None:
+    for words in (("--points", 8), ("--data", "small.toml", "--points", 8)):
+        lines = ikno("plot", trained, "--samples", 1, "--out", "fewer", *words).out.split()
+        assert "fewer/fields.png" in lines
+    ikno.refused("no-such.toml", "plot", trained, "--data", "no-such.toml")
+
+
 def test_plot(ikno: Screen, trained: Path) -> None:
     lines = ikno("plot", trained, "--samples", 1, "--out", "pictures").out.split()
     assert {Path(p).name for p in lines} >= {"fields.png", "training.png", "kernels.png"}

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "ikno"
 # A part may import parts of lower layers only; parts of one layer never import each other, but for the exceptions.
 LAYERS = [
     {"linalg", "metrics", "errors", "atomic"},
-    {"config"},
+    {"config", "device"},
     {"models", "data"},
     {"surrogate"},
     {"runs"},

@@ -148,6 +148,17 @@ def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str)
     same(again[1][1], expected[1, 0])
 
 
+def test_steps(moving: Run, tmp_path: Path) -> None:
+    file = npz(tmp_path / "in.npz", x=CLOUDS, u=U[:, 0])
+    predict_file(moving, file, tmp_path / "out.npz", leads=[0.2, 0.4], steps=2)
+    made = content(tmp_path / "out.npz")
+    surrogate = moving.surrogate()
+    for i in range(S):
+        inputs = U[i, 0][:, [moving.card.variables.index(v) for v in moving.card.active]]
+        for k, lead in enumerate((0.2, 0.4)):
+            same(made["u"][i, k], surrogate.predict(CLOUDS[i], inputs, lead=lead, steps=2))
+
+
 def test_a_time_between_the_snapshots_and_a_file_over_its_own_input(moving: Run, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "in.nc", "w") as file:
         file["x"], file["u"] = CLOUDS[:, None], U
@@ -211,7 +222,7 @@ def test_queries_that_are_none(steady: Run, tmp_path: Path, arrays: dict[str, An
 def test_what_does_not_go_together(steady: Run, moving: Run, tmp_path: Path) -> None:
     file, start = npz(tmp_path / "in.npz", x=CLOUD, c=C), npz(tmp_path / "u.npz", x=CLOUD, u=U)
     out = tmp_path / "out.npz"
-    with pytest.raises(UserError, match="--lead: the run is of a steady problem; leave it out"):
+    with pytest.raises(UserError, match="--lead: the run is of a steady problem; leave out"):
         predict_file(steady, file, out, leads=[0.5])
     with pytest.raises(UserError, match="time: this surrogate is of a steady problem"):
         predict_file(steady, file, out, time=0.5)

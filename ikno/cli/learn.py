@@ -144,7 +144,7 @@ def search(
 
 
 def evaluate(
-    run: RunPath,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs that differ in their seed.")],
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
     split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
@@ -152,26 +152,32 @@ def evaluate(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a run on its test samples, beside trivial predictions, and keep the result in the run."""
+    """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
+
+    Of several runs mean and sample standard deviation are shown.
+    """
     from rich.console import Console
     from rich.table import Table
 
     from ikno.evaluation import as_json as to_json
+    from ikno.evaluation import collect, save_evaluation
     from ikno.evaluation import evaluate as measure
-    from ikno.evaluation import save_evaluation
     from ikno.runs import Run
 
-    opened = Run.open(run)
-    found = measure(opened, which=which, split=split, data=data, points=points, device=_device(device))
-    if data is None and points is None and split == "test" and which == "best":
-        save_evaluation(opened, found)
+    results = []
+    for opened in [Run.open(path) for path in runs]:
+        results.append(measure(opened, which=which, split=split, data=data, points=points, device=device))
+        if data is None and points is None and split == "test" and which == "best":
+            save_evaluation(opened, results[-1])
+    found = results[0] if len(runs) == 1 else collect(results)
     if as_json:
         print(to_json(found))
         return
     console = Console()
+    several = f"{len(runs)} runs, " if len(runs) > 1 else ""
     console.print(
-        f"{found['benchmark']}, {found['model']}: {found['samples']} {split} samples of "
-        f"{' to '.join(f'{n:,}' for n in dict.fromkeys(found['points']))} points",
+        f"{found['benchmark']}, {found['model']}: {several}{results[0]['samples']} {split} samples of "
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys(results[0]['points']))} points",
         highlight=False,
     )
     rows = {**{_strategy(k, found): v for k, v in found["metrics"].items()}, **found["baselines"]}
@@ -185,15 +191,19 @@ def evaluate(
         table.add_row(label, *(_number(metrics[m], m) for m in shown))
     console.print(table)
     if len(found["metrics"]) > 1:
-        console.print(f"best: {found['best']['strategy']}", highlight=False)
+        names = dict.fromkeys(r["best"]["strategy"] for r in results)
+        console.print(f"best: {', '.join(names)}", highlight=False)
 
 
 def _strategy(name: str, found: dict[str, Any]) -> str:
     return f"{found['model']} {name}" if len(found["metrics"]) > 1 else found["model"]
 
 
-def _number(value: float, metric: str) -> str:
-    return f"{value:.3g}" if "normalized" in metric else f"{100 * value:.2f} %"
+def _number(value: float | dict[str, float], metric: str) -> str:
+    if not isinstance(value, dict):
+        return f"{value:.3g}" if "normalized" in metric else f"{100 * value:.2f} %"
+    mean = _number(value["mean"], metric)
+    return mean if value["std"] is None else f"{mean} ± {_number(value['std'], metric)}"
 
 
 def predict(
@@ -203,6 +213,7 @@ def predict(
     queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
     time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
     lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the result of the last.")] = 1,
     which: Which = "best",
     device: Device = None,
 ) -> None:
@@ -210,7 +221,7 @@ def predict(
     from ikno.evaluation import predict_file
     from ikno.runs import Run
 
-    made = predict_file(Run.open(run), file, out, queries, time, lead or [], which, _device(device))
+    made = predict_file(Run.open(run), file, out, queries, time, lead or [], steps, which, device)
     samples, leads, points, _ = made.values.shape
     when = f", {leads} leads" if made.leads else ""
     print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")
@@ -220,6 +231,8 @@ def plot(
     run: RunPath,
     out: Annotated[Path | None, typer.Option(help="Folder of the pictures (default: pictures in the run).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Test samples to draw.")] = 3,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
+    points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
     which: Which = "best",
 ) -> None:
     """Draw predictions beside the truth, the training curves, errors over samples and the learned kernels."""
@@ -227,7 +240,7 @@ def plot(
     from ikno.runs import Run
 
     opened = Run.open(run)
-    for path in plot_run(opened, out or opened.path / "pictures", samples, which):
+    for path in plot_run(opened, out or opened.path / "pictures", samples, which, data, points):
         print(path)
 
 
@@ -273,12 +286,6 @@ def runs(
         numbers = ["-" if row[k] is None else f"{row[k]:.4g}" for k in ("loss", "validation", "test")]
         table.add_row(row["run"], row["benchmark"], row["model"], row["epochs"], *numbers)
     Console().print(table)
-
-
-def _device(name: str | None) -> str | None:
-    from ikno.training.distributed import find_device
-
-    return None if name is None else str(find_device(name))
 
 
 def _target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:

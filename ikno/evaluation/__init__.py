@@ -11,6 +11,7 @@ from ikno.evaluation.evaluate import (
     load_evaluation,
     measure_of,
     part,
+    problem_of,
     save_evaluation,
 )
 from ikno.evaluation.predict import Predicted, predict_file
@@ -29,5 +30,6 @@ __all__ = [
     "nearest",
     "part",
     "predict_file",
+    "problem_of",
     "save_evaluation",
 ]

@@ -67,17 +67,22 @@ def evaluate(
     for the run's own split is divided as its card says; make sure that it holds no samples of the training. The part
     ``all`` is every sample of a file; guesses from training samples are then left out.
     """
+    problem = problem_of(run, data, points)
+    problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
+    result = evaluate_surrogate(run.surrogate(which, device), problem, split, batch or BATCH)
+    return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
+
+
+def problem_of(run: Run, data: str | None = None, points: int | None = None) -> Problem:
+    """Return the problem that a run has learned, or other data or another number of points for it."""
     changed = {k: v for k, v in (("name", data), ("points", points)) if v is not None}
     settings = parse(DataSettings, {**run.config.data.model_dump(), **changed})
     try:
-        problem = open_problem(settings, run.config.seed)
+        return open_problem(settings, run.config.seed)
     except UserError:
         if data is None or settings.split is None:
             raise
-        problem = open_problem(settings.model_copy(update={"split": None}), run.config.seed)
-    problem.train.keep(settings.memory_gb * 1e9)  # the baselines go through it several times
-    result = evaluate_surrogate(run.surrogate(which, device), problem, split, batch or BATCH)
-    return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
+        return open_problem(settings.model_copy(update={"split": None}), run.config.seed)
 
 
 def save_evaluation(run: Run, result: dict[str, Any]) -> None:

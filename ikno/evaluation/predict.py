@@ -31,13 +31,15 @@ def predict_file(
     queries: Path | None = None,
     time: float | None = None,
     leads: Sequence[float] = (),
+    steps: int = 1,
     which: str = "best",
     device: str | None = None,
 ) -> Predicted:
     """Predict from the inputs in a file and write ``out`` (.npz, or .nc as released): x, u and the leads.
 
     ``queries``: an npz file whose one array (or the one named ``queries``) is where to predict, by default the points
-    themselves. Without leads problems in time are predicted to the last time that was learned.
+    themselves. Without leads problems in time are predicted to the last time that was learned. Each lead is reached in
+    ``steps`` equal steps.
     """
     if out.suffix not in (".npz", ".nc"):
         raise UserError(f"{out}: the result is an .npz or .nc file; name it so")
@@ -48,21 +50,21 @@ def predict_file(
     surrogate = run.surrogate(which, device)
     places = None if queries is None else _queries(queries)
     if run.card.times is None:
-        steps: list[float | None] = [None]
-        if leads:
-            raise UserError("--lead: the run is of a steady problem; leave it out")
+        ahead: list[float | None] = [None]
+        if leads or steps > 1:
+            raise UserError("--lead: the run is of a steady problem; leave out --lead and --steps")
     else:
-        steps = list(leads) or [_rest(run, time)]
+        ahead = list(leads) or [_rest(run, time)]
     values, points = [], []
     for x, inputs in read_inputs(file, run.card, time):
-        each = [surrogate.predict(x, inputs, places, time, lead) for lead in steps]
+        each = [surrogate.predict(x, inputs, places, time, lead, steps=steps) for lead in ahead]
         values.append(np.stack(each))
         points.append(x if places is None else places)
     shared = all(np.array_equal(p, points[0]) for p in points)
     made = Predicted(
         np.stack(points[:1] if shared else points),
         np.stack(values),
-        tuple(s for s in steps if s is not None),
+        tuple(lead for lead in ahead if lead is not None),
         surrogate.signature.variables,
     )
     arrays = {"x": made.points[:, None], "u": made.values}

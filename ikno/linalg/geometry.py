@@ -97,8 +97,8 @@ class Blocks:
 class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
-    ``index`` says which points of a whole cloud a part of it holds. Keep it to avoid sorting again: blocks and
-    parts are made once, and models accept it wherever they accept points.
+    ``index`` says which points of a whole cloud a part of it holds. Keep it to avoid sorting again: blocks, parts and
+    density weights are made once, and models accept it wherever they accept points.
     """
 
     points: Float[Tensor, "clouds points dim"]
@@ -107,6 +107,7 @@ class Cloud:
     cells: Cells | None
     index: Int[Tensor, "clouds points"] | None = None
     _parts: "dict[int, list[Cloud]]" = field(default_factory=dict, repr=False, compare=False)
+    density: list[Float[Tensor, "clouds points"]] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def shape(self) -> torch.Size:

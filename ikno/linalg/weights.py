@@ -14,6 +14,12 @@ def density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
     With W the multilinear interpolation from grid points to points: w = 1 / (W W^T 1). Strongly clustered clouds then
     count a region by its volume, not by its points.
     """
+    if not cloud.density:
+        cloud.density.append(_density_weights(cloud))
+    return cloud.density[0]
+
+
+def _density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
     with torch.no_grad():
         if cloud.cells is None:
             raise ValueError("points lie too far outside the grid for density weights; use point_weights='uniform'")

@@ -55,6 +55,19 @@ MODELS: dict[str, Variant] = {
 }
 
 
+def find_variant(name: str) -> Variant:
+    """Return a variant of the registry."""
+    if name not in MODELS:
+        raise UserError(f"model: no model named {name!r}; {suggest(name, MODELS)}")
+    return MODELS[name]
+
+
+def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
+    """Return all settings of a variant, its defaults where none are given."""
+    variant = find_variant(name)
+    return parse(variant.settings, {**variant.defaults, **settings}, "model")
+
+
 def build(
     name: str, *, in_channels: int, out_channels: int, dim: int, seed: int | None = None, **settings: Any
 ) -> nn.Module:
@@ -62,13 +75,11 @@ def build(
 
     ``settings`` override the variant's defaults, by the names of the paper's parameter table.
     """
-    if name not in MODELS:
-        raise UserError(f"model: no model named {name!r}; {suggest(name, MODELS)}")
+    variant = find_variant(name)
     for label, value in (("in_channels", in_channels), ("out_channels", out_channels), ("dim", dim)):
         if value < (0 if label == "in_channels" else 1):
             raise ValueError(f"{label} is too small, found {value}")
-    variant = MODELS[name]
-    values = parse(variant.settings, {**variant.defaults, **settings}, "model")
+    values = settings_of(name, settings)
     if seed is None:
         return variant.model(in_channels, out_channels, dim, values)
     with torch.random.fork_rng():
@@ -76,4 +87,14 @@ def build(
         return variant.model(in_channels, out_channels, dim, values)
 
 
-__all__ = ["IKNO", "MODELS", "BaseKernel", "IKNOSettings", "LinearWindow", "Variant", "build"]
+__all__ = [
+    "IKNO",
+    "MODELS",
+    "BaseKernel",
+    "IKNOSettings",
+    "LinearWindow",
+    "Variant",
+    "build",
+    "find_variant",
+    "settings_of",
+]

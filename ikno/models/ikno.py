@@ -266,6 +266,11 @@ class IKNO(nn.Module):
         rule = self.settings.point_weights
         if weights is None and mask is None and rule != "density":
             return cloud.points.new_full((1, 1), 1.0 if rule == "sum" else self.grid.count / cloud.shape[1])
+        if weights is None and rule == "density" and cloud.cells is None:
+            raise UserError(
+                "points: they lie so far outside the domain that their density cannot be told; remove those far away, "
+                "or train with model.point_weights=uniform"
+            )
         if weights is None:
             weights = density_weights(cloud) if rule == "density" else torch.ones_like(cloud.points[..., 0])
         else:

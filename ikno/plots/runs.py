@@ -2,22 +2,29 @@
 
 from pathlib import Path
 
-from ikno.data.problem import open_problem
 from ikno.errors import UserError
-from ikno.evaluation import fields, load_evaluation
+from ikno.evaluation import fields, load_evaluation, problem_of
 from ikno.models import IKNO, BaseKernel
 from ikno.plots.charts import plot_errors, plot_kernels, plot_training
 from ikno.plots.fields import plot_fields, plot_rollout
 from ikno.runs import Run
 
 
-def plot_run(run: Run, out: Path, samples: int = 3, which: str = "best") -> list[Path]:
+def plot_run(
+    run: Run,
+    out: Path,
+    samples: int = 3,
+    which: str = "best",
+    data: str | None = None,
+    points: int | None = None,
+) -> list[Path]:
     """Draw what the run has: predictions beside the truth, training curves, errors (if evaluated), learned kernels.
 
-    Problems in time are drawn along the rollout that was best in the evaluation, else along the smallest steps.
+    ``data`` and ``points``: predictions on other data or another number of points than it was trained on. Problems in
+    time are drawn along the rollout that was best in the evaluation, else along the smallest steps.
     """
     surrogate = run.surrogate(which)
-    problem = open_problem(run.config.data, run.config.seed)
+    problem = problem_of(run, data, points)
     result = load_evaluation(run)
     strategy = "autoregressive" if result is None else result["best"]["strategy"]
     found = fields(surrogate, problem, count=samples, strategy=strategy)

@@ -1,6 +1,6 @@
 """Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,9 +91,7 @@ class Surrogate(nn.Module):
         self.lead = _normalizer(found and found.lead, clock)
         self.target = _normalizer(found and found.target, variables)
         low, high = torch.tensor(s.box, dtype=torch.float64).T
-        half = (high - low) / 2
-        if s.coordinates == "one scale":
-            half = half.max().expand(s.dim)
+        half = torch.tensor(half_size(s.box, s.coordinates), dtype=torch.float64)
         # Not part of the weights: it follows from the signature.
         self.center: Tensor
         self.extent: Tensor
@@ -170,6 +168,7 @@ class Surrogate(nn.Module):
         time: float | Array | None = None,
         lead: float | Array | None = None,
         start: Array | None = None,
+        steps: int = 1,
     ) -> Any:
         """Return u at the queries (default: the points) in physical units; numpy for numpy, tensors for tensors.
 
@@ -177,13 +176,41 @@ class Surrogate(nn.Module):
         order of ``signature.inputs``: u(t) first for problems in time. One number per channel is one for all points.
         ``time`` is the time of the input, the first of the data by default, and ``lead`` how far ahead. Where a change
         is predicted (modes residual and derivative) u(t) is needed at the queries too: ``start``, by default linear
-        interpolation between the points.
+        interpolation between the points. In ``steps`` equal steps each takes the result of the last as its input, and
+        the conditions of the first.
         """
         single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
-        state = self.encode(points, conditions, time, lead)
-        values = self.decode(state, queries, start)
+        if steps == 1:
+            values = self.decode(self.encode(points, conditions, time, lead), queries, start)
+        else:
+            values = self._in_steps(points, conditions, queries, time, lead, start, steps)
         values = values[0] if single else values
         return values.cpu().numpy() if isinstance(points, np.ndarray) else values
+
+    def _in_steps(
+        self,
+        points: Array,
+        conditions: Array | None,
+        queries: Array | None,
+        time: float | Array | None,
+        lead: float | Array | None,
+        start: Array | None,
+        steps: int,
+    ) -> Tensor:
+        if steps < 1 or self.signature.times is None:
+            raise UserError(f"steps: expected 1 for steady problems and at least 1 for others, found {steps}")
+        inputs = self._inputs(self._points(points, "points"), conditions)
+        t, tau = self._clock(inputs.shape[0], time, lead)
+        assert t is not None
+        assert tau is not None
+        fixed = inputs[..., len(self.signature.variables) :]
+        values: Any = start
+        for i in range(steps):
+            state = self.encode(points, inputs, t + i * tau / steps, tau / steps)
+            here = self.decode(state)
+            values = here if queries is None else self.decode(state, queries, values)
+            inputs = torch.cat([here, fixed], -1)
+        return values
 
     def encode(
         self,
@@ -302,6 +329,12 @@ class Surrogate(nn.Module):
         if bool((found[1] <= 0).any()):
             raise UserError(f"lead: must be positive, found {float(found[1].min()):g}")
         return found[0], found[1]
+
+
+def half_size(box: Sequence[tuple[float, float]], coordinates: str) -> tuple[float, ...]:
+    """Return the length along each axis that becomes 1 in the coordinates of the model."""
+    halves = tuple((high - low) / 2 for low, high in box)
+    return (max(halves),) * len(halves) if coordinates == "one scale" else halves
 
 
 def interpolate(

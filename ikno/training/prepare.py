@@ -1,25 +1,27 @@
 """What training starts from: a complete config and an untrained surrogate."""
 
-from ikno.config import Config, parse
+from ikno.config import Config
 from ikno.data.pairs import statistics
 from ikno.data.problem import Problem
 from ikno.errors import UserError
-from ikno.models import MODELS
-from ikno.surrogate import Signature, Surrogate
+from ikno.models import find_variant, settings_of
+from ikno.surrogate import Signature, Surrogate, half_size
+from ikno.training.scales import auto_scale, measure_lengths, rescaled
 
 
 def complete(config: Config, problem: Problem) -> Config:
     """Return the config with all that it leaves open filled from the card, so that a run says everything."""
     card, name = problem.card, config.model["name"]
-    model = dict(config.model)
-    if name in MODELS:
-        variant = MODELS[name]
-        if "grid_size" in variant.settings.model_fields:
-            model.setdefault("grid_size", card.grid)
-        given = {k: v for k, v in model.items() if k != "name"}
-        settings = parse(variant.settings, {**variant.defaults, **given}, "model")
-        model = {"name": name, **settings.model_dump(mode="json")}
+    given = {k: v for k, v in config.model.items() if k != "name"}
+    if "grid_size" in find_variant(name).settings.model_fields:
+        given.setdefault("grid_size", card.grid)
+    settings = settings_of(name, given)
+    model = {"name": name, **settings.model_dump(mode="json")}
     mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
+    if config.scales == "auto":
+        half = half_size(problem.box(), config.surrogate.coordinates)
+        finest = auto_scale(measure_lengths(problem, half, mode, config.seed))
+        model |= rescaled(model, lambda largest: finest / largest)
     parts = {
         "data": {
             "split": tuple(len(s) for s in (problem.train, problem.validation, problem.test)),
@@ -32,7 +34,7 @@ def complete(config: Config, problem: Problem) -> Config:
         "train": {"epochs": config.train.epochs or card.epochs},
     }
     filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
-    return config.model_copy(update={**filled, "model": model})
+    return config.model_copy(update={**filled, "model": model, "scales": "given"})
 
 
 def new_surrogate(config: Config, problem: Problem) -> Surrogate:

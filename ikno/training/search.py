@@ -6,17 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ikno.config import Config, parse, suggest
+from ikno.config import Config
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
-from ikno.models import MODELS
 from ikno.runs import Run, write_atomic
 from ikno.training.engine import Report, train
 from ikno.training.prepare import complete
-
-SCALES = ("init_scales_l1", "init_scales_l2")
+from ikno.training.scales import rescaled
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,8 @@ def search(
     whole = complete(config, open_problem(config.data, config.seed))
     epochs = whole.train.epochs or 1
     until = max(math.ceil(round(share * epochs, 9)), 1)  # rounded: 0.07 * 100 is a little more than 7
-    configs = {f: _scaled(whole, f) for f in factors}
+    scales = {f: rescaled(whole.model, lambda _, f=f: f) for f in factors}
+    configs = {f: whole.model_copy(update={"model": {**whole.model, **scales[f]}}) for f in factors}
     runs, errors = {}, {}
     for factor in factors:
         path = Path(out) / f"scale-{factor:g}"
@@ -57,20 +55,6 @@ def search(
     write_atomic(Path(out) / "search.json", json.dumps(summary, indent=1).encode())
     run = _go(configs[best], runs[best].path, None, lambda r: report(best, r))
     return Found(run, best, errors)
-
-
-def _scaled(config: Config, factor: float) -> Config:
-    """Return the config with all initial scales multiplied."""
-    name = config.model["name"]
-    if name not in MODELS:
-        raise UserError(f"model: no model named {name!r}; {suggest(name, MODELS)}")
-    variant = MODELS[name]
-    given = {k: v for k, v in config.model.items() if k != "name"}
-    settings: Any = parse(variant.settings, {**variant.defaults, **given}, "model")
-    if not set(SCALES) <= set(variant.settings.model_fields) or settings.kernel != "base":
-        raise UserError(f"model: {name} has no kernel scales to search for; train it with `ikno train`")
-    scaled = {key: [factor * s for s in getattr(settings, key)] for key in SCALES}
-    return config.model_copy(update={"model": {**config.model, **scaled}})
 
 
 def _go(config: Config, path: Path, until: int | None, report: Callable[[Report], None]) -> Run:

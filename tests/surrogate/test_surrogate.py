@@ -324,6 +324,29 @@ def test_queries_elsewhere(mode: Mode) -> None:
     ).all()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_are_predictions_of_predictions(mode: Mode) -> None:
+    """At the points and elsewhere; where the queries are points of the input, both are the same."""
+    surrogate = fitted(mode)
+    points, inputs = case()
+    here, there = inputs, inputs[:, 5:9, :2]
+    for i in range(3):
+        time, lead = 0.1 + 0.2 * i, 0.2
+        there = surrogate.predict(points, here, points[:, 5:9], time, lead, start=there)
+        here = np.concatenate([surrogate.predict(points, here, time=time, lead=lead), inputs[..., 2:]], 2)
+    found = surrogate.predict(points, inputs, time=0.1, lead=0.6, steps=3)
+    scale = np.abs(found).max((0, 1))
+    assert (np.abs(found - here[..., :2]) < 1e-5 * scale).all()
+    elsewhere = surrogate.predict(points, inputs, points[:, 5:9], 0.1, 0.6, start=inputs[:, 5:9, :2], steps=3)
+    assert (np.abs(elsewhere - there) < 1e-5 * scale).all()
+    assert (np.abs(elsewhere - found[:, 5:9]) < 1e-4 * scale).all()
+    at_once = surrogate.predict(points, inputs, time=0.1, lead=0.6)
+    assert (np.abs(found - at_once) > 1e-3 * scale).any()
+    alone = surrogate.predict(points[0], inputs[0], time=0.1, lead=0.6, steps=3)
+    assert (np.abs(alone - found[0]) < 1e-5 * scale).all()
+    assert message(lambda: surrogate.predict(points, inputs, lead=0.6, steps=0)).startswith("steps: ")
+
+
 class Still(nn.Module):
     """A model whose normalized output is zero: it predicts the mean of the targets."""
 

@@ -161,7 +161,7 @@ def test_the_share_is_rounded_up(
 @pytest.mark.parametrize(
     ("more", "factors", "message"),
     [
-        ({"model": "ikno-finite"}, [1.0], r"model: ikno-finite has no kernel scales to search for; train it with"),
+        ({"model": "ikno-finite"}, [1.0], r"model: ikno-finite has no kernel scales to choose; train it with"),
         ({"model__kernel": "linear_window"}, [1.0], r"model: ikno-tp has no kernel scales"),
         ({"model": "ikno-tq"}, [1.0], r"model: no model named 'ikno-tq'; did you mean 'ikno-tp'\?"),
         ({"model__d_modle": 3}, [1.0], r"model\.d_modle: no such setting"),
