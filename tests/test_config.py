@@ -175,6 +175,7 @@ def test_short_form_of_the_model() -> None:
         "num_heads": 4,
         "num_layers": 3,
         "grid_size": 12,
+        "point_weights": "density",
     }
 
 
@@ -213,7 +214,8 @@ def test_overrides_go_before_the_file_and_the_file_before_the_preset(tmp_path: P
     assert (train.weight_decay, train.learning_rate, train.epochs, train.batch) == (1e-5, 2e-3, 7, 11)
     assert train.optimizer == "muon"
     assert config.data == DataSettings(name="ns-gauss", split=(8, 1, 2), points=64, stride=3)
-    assert config.model == {"name": "ikno-tp", "d_model": 8, "num_heads": 2, "num_layers": 1, "grid_size": [4, 5]}
+    tiny = {"name": "ikno-tp", "num_heads": 2, "num_layers": 1, "point_weights": "density"}
+    assert config.model == {**tiny, "d_model": 8, "grid_size": [4, 5]}
     assert config.seed == 5
     other = make_config(path, {"preset": "cpu", "data.name": "elasticity"})
     assert (other.data.points, other.data.name, other.train.epochs) == (1024, "elasticity", 7)

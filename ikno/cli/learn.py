@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Target = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="NAME|CARD|FILE|CONFIG [KEY=VALUE]...",
+        metavar="NAME|CARD|FILE|CONFIG|KEY=VALUE",
         help="A benchmark, a card or config (.toml) or a data file; then settings, for instance model=ikno-vanilla "
         "preset=paper train.epochs=40 model.grid_size=32.",
     ),
@@ -144,7 +144,9 @@ def search(
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs that differ in their seed.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="The folder of a run, or of several that differ in their seed.")
+    ],
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
     split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
@@ -223,7 +225,7 @@ def predict(
 
     made = predict_file(Run.open(run), file, out, queries, time, lead or [], steps, which, device)
     samples, leads, points, _ = made.values.shape
-    when = f", {leads} leads" if made.leads else ""
+    when = f", {leads} lead{'s' if leads > 1 else ''}" if made.leads else ""
     print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")
 
 

@@ -28,16 +28,25 @@ def write_data(
     times, nodes, variables = first.values.shape
     with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
         file.attrs.update(attributes)
-        sizes = {"sample": len(samples), "time": times, "node": nodes, "variable": variables, "one": 1}
+        sizes = {
+            "sample": len(samples),
+            "time": times,
+            "node": nodes,
+            "variable": variables,
+            "shared": 1,
+            "constant": 1,
+        }
         sizes |= {"axis": first.points.shape[1]}
         if first.conditions is not None:
             sizes |= {"condition": first.conditions.shape[2]}
         file.dimensions = sizes
         u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
-        x = file.create_variable("x", ("one" if cloud is not None else "sample", "one", "node", "axis"), np.float32)
+        x = file.create_variable(
+            "x", ("shared" if cloud is not None else "sample", "constant", "node", "axis"), np.float32
+        )
         c = None
         if first.conditions is not None:
-            lead = "one" if first.conditions.shape[0] == 1 else "time"
+            lead = "constant" if first.conditions.shape[0] == 1 else "time"
             c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
         if cloud is not None:
             x[0, 0] = cloud

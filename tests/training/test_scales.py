@@ -70,8 +70,9 @@ def test_few_points_and_constant_fields(tmp_path: Path, points: int) -> None:
 
 
 def test_the_finest_kernel_follows_the_shortest_field_but_not_between_the_points() -> None:
-    wide, narrow = (auto_scale(Lengths(np.array([0.5, r]), 0.01)) for r in (0.4, 0.2))
-    assert narrow > wide
+    for length in (0.4, 0.2):
+        s, halfway = auto_scale(Lengths(np.array([0.5, length]), 0.01)), length / 2
+        assert (np.exp(-((s * halfway) ** 2)) + np.exp(-s * halfway)) / 2 == pytest.approx(0.5, abs=0.02)
     assert auto_scale(Lengths(np.array([1e-4]), 0.1)) == auto_scale(Lengths(np.array([1e-9]), 0.1))
 
 
