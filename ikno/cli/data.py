@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ikno.cli.options import Json, Overrides, parse_overrides
+from ikno.cli.options import Json, parse_overrides
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,7 +92,12 @@ def info(
 @data.command()
 def generate(
     name: Annotated[str, typer.Argument(help="The benchmark.")],
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Settings of the problem, for instance amplitude=5 (docs/data.md)."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 8,
     points: Annotated[
         int | None, typer.Option(min=1, help="Points per sample, at most (default: as published).")

@@ -47,12 +47,20 @@ class Job:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1, index)))
         return self.generator.sample(rng, cloud)
 
+    def label(self) -> str:
+        """Return the label of the benchmark; with other settings than its own (but for the points) it is only kin."""
+        published, made = CATALOG[self.name].label, self.generator.model_dump(mode="json")
+        usual = parse(GENERATORS[self.name](), {}, self.name).model_dump(mode="json")
+        changed = ", ".join(f"{k} = {v}" for k, v in made.items() if k != "points" and v != usual[k])
+        remark = published.partition(": ")[2]
+        return f"kin of: {changed}{'; ' * bool(remark)}{remark}" if changed else published
+
     def attributes(self) -> dict[str, str]:
         """Return what the file says about itself."""
         packages = {name: version(name) for name in ("ikno", "numpy", "scipy")}
         return {
             "benchmark": self.name,
-            "label": CATALOG[self.name].label,
+            "label": self.label(),
             "seed": str(self.seed),
             "generator": json.dumps(self.generator.model_dump(mode="json"), sort_keys=True),
             "times": json.dumps(list(self.generator.times)),

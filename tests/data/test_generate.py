@@ -88,6 +88,16 @@ def test_kill_and_restart(tmp_path, workers):
     assert digest(tmp_path / "a.nc") == digest(whole)
 
 
+def test_labels_name_other_settings():
+    """Only the number of points may differ from the published problem."""
+    assert Job("poisson-gauss", (("points", 50),), 7, 3).label() == "as published"
+    published = CATALOG["ns-gauss"].label
+    assert Job("ns-gauss", (), 1, 0).label() == published
+    changed = Job("ns-gauss", (("count", 8), ("width", (0.1, 0.25))), 1, 0).label()
+    assert changed == f"kin of: count = 8, width = [0.1, 0.25]; {published.removeprefix('as published: ')}"
+    assert all(Job(name, (), 1, 0).label() == CATALOG[name].label for name in GENERATORS)
+
+
 def test_the_file_says_what_made_it(tmp_path):
     out = generate(JOB, tmp_path / "poisson-gauss.nc")
     assert out is not None
@@ -96,7 +106,7 @@ def test_the_file_says_what_made_it(tmp_path):
         shapes = {name: np.asarray(file[name]).shape for name in "uxc"}
     assert shapes == {"u": (7, 1, 50, 1), "x": (1, 1, 50, 2), "c": (7, 1, 50, 1)}
     assert attributes["seed"] == "3"
-    assert attributes["label"] == "as published"
+    assert attributes["label"] == "kin of: resolution = 17"
     assert '"resolution": 17' in attributes["generator"]
     assert '"numpy"' in attributes["versions"]
     with open_data(out, CATALOG["poisson-gauss"]) as found:
