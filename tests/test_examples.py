@@ -13,5 +13,5 @@ def test_demo(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     for words in ("$ ikno train", "nearest training sample", "other samples", "best of three rollouts"):
         assert words in result.stdout
-    for name in ("run-poisson-gauss/pictures/fields.png", "run-ns-pwc/pictures/rollout.gif", "prediction.npz"):
+    for name in ("run-poisson-gauss/pictures/fields.png", "run-wave-layer/pictures/rollout.gif", "prediction.npz"):
         assert (tmp_path / "out" / name).stat().st_size > 1000
