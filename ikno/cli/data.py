@@ -80,9 +80,11 @@ def info(
             console.print(f"{key:10s} {found[key]}", highlight=False, soft_wrap=True)
     sizes = ", ".join(f"{v:,} {k}" for k, v in found["sizes"].items())
     console.print(f"{'sizes':10s} {sizes}; cloud {found['cloud']}", highlight=False, soft_wrap=True)
-    table = Table("", "mean", "std", "min", "max", "published mean", "published std", box=None)
+    known = {k for row in found["statistics"] for k, value in row.items() if value is not None}
+    columns = [k for k in ("mean", "std", "min", "max", "published mean", "published std") if k in known]
+    table = Table("", *columns, box=None)
     for row in found["statistics"]:
-        numbers = [row.get(k) for k in ("mean", "std", "min", "max", "published mean", "published std")]
+        numbers = [row.get(k) for k in columns]
         table.add_row(row["name"], *("-" if x is None else f"{x:.4g}" for x in numbers))
     console.print(table)
     for line in found["remarks"]:
