@@ -223,11 +223,10 @@ class Surrogate(nn.Module):
         x = self._points(points, "points")
         inputs = self._inputs(x, conditions)
         t, tau = self._clock(inputs.shape[0], time, lead)
-        encode = getattr(self.model, "encode", None)
-        if encode is None:
-            raise UserError(f"{self.signature.model['name']}: this model has no separate encoder")
         with self._inference():
-            latent = encode(self.features(inputs, t, tau), self._for_model(x))
+            latent = self.features(inputs, t, tau)
+            if self._has_encoder:
+                latent = getattr(self.model, "encode")(latent, self._for_model(x))  # noqa: B009
         start = None if self.signature.steady else inputs[..., : len(self.signature.variables)]
         return State(latent, x, start, tau)
 
@@ -240,13 +239,22 @@ class Surrogate(nn.Module):
         if x.shape[0] not in (1, batch):
             raise UserError(f"queries: {x.shape[0]} clouds for {batch} inputs; give one for all or one each")
         with self._inference():
-            output = self.target.inverse(getattr(self.model, "decode")(state.latent, self._for_model(x)))  # noqa: B009
-            mode = self.signature.mode
+            if self._has_encoder:
+                output = getattr(self.model, "decode")(state.latent, self._for_model(x))  # noqa: B009
+            else:
+                at = None if queries is None else self._mapped(x)
+                output = self.model(state.latent, self._mapped(state.points), at)
+            output, mode = self.target.inverse(output), self.signature.mode
             if mode == "direct":
                 return output
             at_queries = state.start if queries is None else self._start_at(state, x, start)
             lead = None if state.lead is None else state.lead[:, None, None].to(output.dtype)
             return MODES[mode].values(at_queries, output, lead)
+
+    @property
+    def _has_encoder(self) -> bool:
+        """Whether the model works in two halves; one that does not keeps the features as its latent state."""
+        return hasattr(self.model, "encode")
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

@@ -1,0 +1,151 @@
+"""Graphs between clouds: who is near whom, found in time linear in the points (up to a logarithm) and kept by content.
+
+A batch on one cloud shares its edges; clouds of their own are put side by side as one large cloud (``flat``).
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import KDTree
+from torch import Tensor
+
+KEPT = 64  # graphs; the least recently used one goes first
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges from sources to targets, in the order of the targets; ``targets`` is how many there are."""
+
+    source: Int[Tensor, "edges"]
+    target: Int[Tensor, "edges"]
+    targets: int
+
+    @property
+    def counts(self) -> Int[Tensor, "targets"]:
+        """The number of edges of each target."""
+        return torch.bincount(self.target, minlength=self.targets)
+
+    def gather(self, values: Float[Tensor, "batch sources width"]) -> Float[Tensor, "batch edges width"]:
+        """Return the values at the source of each edge."""
+        return values.index_select(1, self.source)
+
+    def gather_targets(self, values: Float[Tensor, "batch targets width"]) -> Float[Tensor, "batch edges width"]:
+        """Return the values at the target of each edge."""
+        return values.index_select(1, self.target)
+
+    def sum(self, values: Float[Tensor, "batch edges width"]) -> Float[Tensor, "batch targets width"]:
+        """Return the sum over the edges of each target, 0 where there are none."""
+        zeros = values.new_zeros(values.shape[0], self.targets, values.shape[2])
+        return zeros.index_add(1, self.target, values)
+
+    def mean(self, values: Float[Tensor, "batch edges width"]) -> Float[Tensor, "batch targets width"]:
+        """Return the mean over the edges of each target, 0 where there are none."""
+        return self.sum(values) / self.counts.clamp(min=1)[None, :, None].to(values.dtype)
+
+    def softmax(self, scores: Float[Tensor, "batch edges heads"]) -> Float[Tensor, "batch edges heads"]:
+        """Return weights that add up to 1 over the edges of each target."""
+        low = scores.new_full((scores.shape[0], self.targets, scores.shape[2]), -torch.inf)
+        where = self.target[None, :, None].expand_as(scores)
+        highest = low.scatter_reduce(1, where, scores.detach(), "amax")
+        weights = (scores - self.gather_targets(highest)).exp()
+        return weights / self.gather_targets(self.sum(weights))
+
+
+def flat(values: Float[Tensor, "batch points width"], clouds: int) -> Float[Tensor, "rows all_points width"]:
+    """Return values on their one cloud as they are, and those on clouds of their own side by side."""
+    return values if clouds == 1 else values.reshape(1, -1, values.shape[2])
+
+
+def within(
+    points: Float[Tensor, "clouds points dim"],
+    centers: Float[Tensor, "_ centers dim"],
+    radius: float,
+    mask: Bool[Tensor, "_ points"] | None = None,
+    limit: int | None = None,
+) -> Edges:
+    """Return edges to each center from the points within the radius, at most the ``limit`` nearest ones.
+
+    Points and centers are one cloud or one per sample; indices count through all clouds. Masked points have no edges.
+    """
+
+    def search(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = KDTree(y).sparse_distance_matrix(KDTree(x), radius, output_type="ndarray")
+        order = np.lexsort((found["j"], found["v"], found["i"]))
+        target, source = found["i"][order], found["j"][order]
+        if limit is not None:
+            first = np.searchsorted(target, np.arange(len(y)))
+            keep = np.arange(len(target)) - first[target] < limit
+            target, source = target[keep], source[keep]
+        return source, target
+
+    return _kept(("within", radius, limit), points, centers, mask, search)
+
+
+def nearest(
+    points: Float[Tensor, "clouds points dim"],
+    centers: Float[Tensor, "_ centers dim"],
+    count: int,
+    mask: Bool[Tensor, "_ points"] | None = None,
+) -> Edges:
+    """Return edges to each center from its ``count`` nearest points (all of them if there are fewer)."""
+
+    def search(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        k = min(count, len(x))
+        found: Any = KDTree(x).query(y, k)
+        return found[1].reshape(-1), np.repeat(np.arange(len(y)), k)
+
+    return _kept(("nearest", count), points, centers, mask, search)
+
+
+def with_everyone(edges: Edges, others: Edges) -> Edges:
+    """Return the edges, and where a target has none those of the others: nobody is left out."""
+    alone = edges.counts == 0
+    extra = alone[others.target]
+    target = torch.cat([edges.target, others.target[extra]])
+    order = torch.argsort(target, stable=True)
+    return Edges(torch.cat([edges.source, others.source[extra]])[order], target[order], edges.targets)
+
+
+_graphs: "OrderedDict[bytes, Edges]" = OrderedDict()
+
+
+def _kept(
+    how: tuple[Any, ...],
+    points: Tensor,
+    centers: Tensor,
+    mask: Tensor | None,
+    search: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> Edges:
+    """Return the edges of a search in each cloud; those of clouds with the same content are found once."""
+    x, y = (a.detach().double().cpu().numpy() for a in (points, centers))
+    real = None if mask is None else mask.cpu().numpy()
+    digest = hashlib.sha256(repr((how, x.shape, y.shape, str(points.device))).encode())
+    for array in (x, y) if real is None else (x, y, real):
+        digest.update(np.ascontiguousarray(array).data)
+    key = digest.digest()
+    if key in _graphs:
+        _graphs.move_to_end(key)
+        return _graphs[key]
+    clouds = max(len(x), len(y), 1 if real is None else len(real))
+    source, target = [], []
+    for b in range(clouds):
+        xb, yb = x[b % len(x)], y[b % len(y)]
+        chosen = np.arange(len(xb)) if real is None else np.flatnonzero(real[b % len(real)])
+        if not len(chosen):
+            continue
+        s, t = search(xb[chosen], yb)
+        source.append(chosen[s] + b * len(xb))
+        target.append(t + b * len(yb))
+    made = [np.concatenate(a) if a else np.zeros(0, int) for a in (source, target)]
+    first, second = (torch.from_numpy(a.astype(np.int64)).to(points.device) for a in made)
+    edges = Edges(first, second, clouds * y.shape[1])
+    _graphs[key] = edges
+    while len(_graphs) > KEPT:
+        _graphs.popitem(last=False)
+    return edges
