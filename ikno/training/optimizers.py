@@ -3,10 +3,56 @@
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ikno.config import TrainSettings
 from ikno.errors import UserError
+
+
+class Muon(torch.optim.Muon):
+    """Muon with its Newton-Schulz iteration in the precision of the weights, for all matrices of one shape at once.
+
+    The one of torch iterates in bfloat16, matrix by matrix, which takes as long as half of the model on CPUs.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Update the weights; the rule is that of torch's Muon with the rate matched to AdamW."""
+        for group in self.param_groups:
+            alike: dict[torch.Size, list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is not None:
+                    alike.setdefault(p.shape, []).append(p)
+            for shape, parameters in alike.items():
+                updates = torch.stack([self._direction(p, group["momentum"]) for p in parameters])
+                updates = orthogonalized(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
+                for p, update in zip(parameters, updates, strict=True):
+                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+
+    def _direction(self, p: Tensor, momentum: float) -> Tensor:
+        """Return the gradient with Nesterov momentum."""
+        assert p.grad is not None
+        state = self.state[p]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(p.grad)
+        state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
+        return p.grad.lerp(state["momentum_buffer"], momentum)
+
+
+def orthogonalized(
+    matrices: Float[Tensor, "count rows columns"], coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Float[Tensor, "count rows columns"]:
+    """Return U S V^T -> about U V^T: steps of X <- a X + (b A + c A^2) X with A = X X^T, from X of norm 1."""
+    a, b, c = coefficients
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
 
 
 def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
@@ -20,7 +66,7 @@ def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.opt
             raise UserError(
                 "train.optimizer: muon is for the matrices of a transformer, this model has none; use adamw"
             )
-        made.append(torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        made.append(Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
         chosen = {id(p) for p in matrices}
         rest = [p for p in rest if id(p) not in chosen]
     if rest:
