@@ -185,6 +185,12 @@ def test_holes_stay_empty_and_the_rest_is_filled() -> None:
     assert not empty[distance > 0.2].any()
 
 
+def test_random_clouds_have_no_holes() -> None:
+    for seed in range(5):
+        points = np.random.default_rng(seed).random((1024, 2))
+        assert not np.ma.getmaskarray(Canvas(points, 150).image(np.ones(1024))).any()
+
+
 def test_a_picture_is_upright(tmp_path: Path) -> None:
     """Large values where y is large: the top of the picture is yellow, the bottom dark."""
     steps = np.linspace(0, 1, 30)

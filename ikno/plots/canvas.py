@@ -40,8 +40,9 @@ class Canvas:
         where = np.stack(np.meshgrid(*axes, indexing="xy"), -1)
         tree = KDTree(points)
         distance, self.index = tree.query(where)
-        neighbors = tree.query(points, k=min(5, len(points)))[0][:, -1]
-        self.empty = distance > 1.6 * neighbors[self.index] + 1e-9 * spans.max()
+        reach, near = tree.query(points, k=min(5, len(points)))
+        spacing = reach[:, -1][near].max(1)  # of the point and its neighbors: random points come in clumps
+        self.empty = distance > 1.6 * spacing[self.index] + 1e-9 * spans.max()
 
     def image(self, values: Float[np.ndarray, "points"]) -> np.ma.MaskedArray:
         """Return the pixels; values that are not finite stay empty too."""
