@@ -40,7 +40,7 @@ class Canvas:
         where = np.stack(np.meshgrid(*axes, indexing="xy"), -1)
         tree = KDTree(points)
         distance, self.index = tree.query(where)
-        reach, near = tree.query(points, k=min(5, len(points)))
+        reach, near = tree.query(points, k=min(7, len(points)))
         spacing = reach[:, -1][near].max(1)  # of the point and its neighbors: random points come in clumps
         self.empty = distance > 1.6 * spacing[self.index] + 1e-9 * spans.max()
 
