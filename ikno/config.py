@@ -92,7 +92,8 @@ class TrainSettings(Settings):
 class Config(Settings):
     """Everything that decides a run. ``model`` holds the name of a model and its settings.
 
-    ``scales`` auto: the initial scales of the kernels are chosen from the data.
+    ``scales`` auto: the initial scales of the kernels are chosen from the data. ``preset``: the size of the model,
+    where its settings do not say otherwise.
     """
 
     data: DataSettings
@@ -100,6 +101,7 @@ class Config(Settings):
     surrogate: SurrogateSettings = SurrogateSettings()
     train: TrainSettings = TrainSettings()
     scales: Literal["given", "auto"] = "given"
+    preset: Literal["smoke", "cpu", "paper"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "cpu"
 
@@ -111,24 +113,21 @@ class Config(Settings):
         return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}  # as it comes back from JSON
 
 
-# What may differ when a run is resumed: where things are and how they are computed, not what.
-MOVABLE = ("device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
+# What may differ when a run is resumed: where things are and how they are computed, not what. The preset has done its
+# work once a config is complete.
+MOVABLE = ("preset", "device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
 
-# Density weights: what is learned on one cloud holds on others. The paper weighs all points alike.
-_SMALL = {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12, "point_weights": "density"}
-_TINY = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, "point_weights": "density"}
+# What the presets say about data and training; each model has its own sizes for them (``models.Variant.sizes``).
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "data": {"points": 64},
-        "model": _TINY,
         "train": {"epochs": 2, "batch": 4, "optimizer": "muon", "learning_rate": 2e-3},
     },
     "cpu": {
         "data": {"points": 1024},
-        "model": _SMALL,
         "train": {"epochs": 30, "batch": 8, "optimizer": "muon", "learning_rate": 3e-3},
     },
-    "paper": {"model": {"normalize_branches": False}},
+    "paper": {},
 }
 
 
@@ -140,7 +139,7 @@ def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
     found = _stored(name)
     given = nested(found) if "data" in found else {"data": {"name": name}}
     given = merged(given, nested(overrides or {}))
-    preset = given.pop("preset", "cpu")
+    preset = given.setdefault("preset", "cpu")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise UserError(f"preset: no preset {preset!r}; {suggest(str(preset), PRESETS)}")
     return parse(Config, merged(merged({"model": {"name": "ikno-tp"}}, PRESETS[preset]), given))

@@ -25,6 +25,7 @@ from ikno.config import (
     read_toml,
 )
 from ikno.errors import UserError
+from ikno.models import complete_model
 from ikno.surrogate import Signature, Surrogate
 
 
@@ -42,7 +43,8 @@ def refused(message: str, seconds: float = 1.0) -> Iterator[None]:
 def built(config: Config) -> Surrogate:
     """Return what a run would build from the model of a config, in two dimensions."""
     box = ((0.0, 1.0), (0.0, 1.0))
-    return Surrogate(Signature(dim=2, variables=("u",), conditions=("f",), box=box, model=config.model))
+    model = complete_model(config.model, config.preset)
+    return Surrogate(Signature(dim=2, variables=("u",), conditions=("f",), box=box, model=model))
 
 
 @pytest.mark.parametrize(
@@ -161,22 +163,15 @@ def test_settings_do_not_change() -> None:
         setattr(config, "seed", 3)  # noqa: B010
     with pytest.raises(ValidationError, match="frozen"):
         setattr(config.train, "epochs", 3)  # noqa: B010
-    config.model["d_model"] = -1
-    assert make_config("wave-layer").model["d_model"] == PRESETS["cpu"]["model"]["d_model"] == 64
+    config.model["name"] = "other"
+    assert make_config("wave-layer").model["name"] == "ikno-tp"
 
 
 def test_short_form_of_the_model() -> None:
     expected = make_config("wave-layer", {"model.name": "ikno-vanilla", "model.d_model": 32})
     assert make_config("wave-layer", {"model": "ikno-vanilla", "model.d_model": 32}) == expected
     assert make_config("wave-layer", {"model.d_model": 32, "model": "ikno-vanilla"}) == expected
-    assert expected.model == {
-        "name": "ikno-vanilla",
-        "d_model": 32,
-        "num_heads": 4,
-        "num_layers": 3,
-        "grid_size": 12,
-        "point_weights": "density",
-    }
+    assert expected.model == {"name": "ikno-vanilla", "d_model": 32}
 
 
 def test_short_form_of_the_model_in_a_file(tmp_path: Path) -> None:
@@ -214,12 +209,14 @@ def test_overrides_go_before_the_file_and_the_file_before_the_preset(tmp_path: P
     assert (train.weight_decay, train.learning_rate, train.epochs, train.batch) == (1e-5, 2e-3, 7, 11)
     assert train.optimizer == "muon"
     assert config.data == DataSettings(name="ns-gauss", split=(8, 1, 2), points=64, stride=3)
-    tiny = {"name": "ikno-tp", "num_heads": 2, "num_layers": 1, "point_weights": "density"}
-    assert config.model == {**tiny, "d_model": 8, "grid_size": [4, 5]}
+    assert config.model == {"name": "ikno-tp", "d_model": 8, "grid_size": [4, 5]}
+    model = complete_model(config.model, config.preset, 33)
+    assert (model["d_model"], model["grid_size"], model["num_heads"], model["num_layers"]) == (8, [4, 5], 2, 1)
+    assert complete_model({"name": "ikno-tp"}, "paper", 33)["grid_size"] == 33
     assert config.seed == 5
     other = make_config(path, {"preset": "cpu", "data.name": "elasticity"})
     assert (other.data.points, other.data.name, other.train.epochs) == (1024, "elasticity", 7)
-    assert other.model["num_layers"] == 3
+    assert complete_model(other.model, other.preset)["num_layers"] == 3
 
 
 def test_presets() -> None:
@@ -234,7 +231,9 @@ def test_presets() -> None:
     assert paper.data.points is None
     assert paper.train.epochs is None
     assert (paper.train.optimizer, paper.train.learning_rate, paper.train.weight_decay) == ("adamw", 1e-3, 1e-5)
-    assert paper.model == {"name": "ikno-tp", "normalize_branches": False}
+    table, plain = complete_model(paper.model, paper.preset), complete_model({"name": "ikno-tp"})
+    assert {k for k in table if table[k] != plain[k]} == {"normalize_branches"}
+    assert (table["d_model"], table["num_layers"], table["num_heads"], table["grid_size"]) == (256, 12, 8, 24)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def generate(
     if made is None:
         print(f"shard {shard} of {path} is done; the file appears when all shards are")
     else:
-        print(f"{made}: {samples} samples, label: {card.label}")
+        print(f"{made}: {samples} samples, label: {job.label()}")
 
 
 @data.command()

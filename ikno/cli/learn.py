@@ -283,7 +283,9 @@ def runs(
         return
     if not rows:
         raise UserError(f"{folder}: no runs here; `ikno train` makes one")
-    table = Table("run", "benchmark", "model", "epochs", "loss", "validation", "test", box=None)
+    table = Table(box=None)
+    for name in ("run", "benchmark", "model", "epochs", "loss", "validation", "test"):
+        table.add_column(name, overflow="fold")  # never cut: a path is there to be copied
     for row in rows:
         numbers = ["-" if row[k] is None else f"{row[k]:.4g}" for k in ("loss", "validation", "test")]
         table.add_row(row["run"], row["benchmark"], row["model"], row["epochs"], *numbers)

@@ -18,16 +18,25 @@ from ikno.models.kernels import BaseKernel, LinearWindow
 
 @dataclass(frozen=True)
 class Variant:
-    """A model class with its settings and the defaults that make it this variant."""
+    """A model class with its settings, the defaults that make it this variant, and its settings in each preset."""
 
     summary: str
     model: type[nn.Module]
     settings: type[Settings]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+# Density weights: what is learned on one cloud holds on others. The paper weighs all points alike.
+_SIZES = {
+    "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, "point_weights": "density"},
+    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12, "point_weights": "density"},
+    "paper": {"normalize_branches": False},
+}
 
 
 def _ikno(summary: str, **defaults: Any) -> Variant:
-    return Variant(summary, IKNO, IKNOSettings, defaults)
+    return Variant(summary, IKNO, IKNOSettings, defaults, _SIZES)
 
 
 MODELS: dict[str, Variant] = {
@@ -68,6 +77,18 @@ def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
     return parse(variant.settings, {**variant.defaults, **settings}, "model")
 
 
+def complete_model(model: Mapping[str, Any], preset: str | None = None, grid: Any = None) -> dict[str, Any]:
+    """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
+
+    ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``.
+    """
+    name, variant = model["name"], find_variant(model["name"])
+    start = {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {}
+    given = {k: v for k, v in model.items() if k != "name"}
+    settings = settings_of(name, {**start, **variant.sizes.get(preset or "", {}), **given})
+    return {"name": name, **settings.model_dump(mode="json")}
+
+
 def build(
     name: str, *, in_channels: int, out_channels: int, dim: int, seed: int | None = None, **settings: Any
 ) -> nn.Module:
@@ -95,6 +116,7 @@ __all__ = [
     "LinearWindow",
     "Variant",
     "build",
+    "complete_model",
     "find_variant",
     "settings_of",
 ]

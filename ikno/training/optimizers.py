@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from ikno.config import TrainSettings
 from ikno.errors import UserError
 
+WIDE = 16
+
 
 class Muon(torch.optim.Muon):
     """Muon with its Newton-Schulz iteration in the precision of the weights, for all matrices of one shape at once.
@@ -56,22 +58,31 @@ def orthogonalized(
 
 
 def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Return AdamW as in the paper, or Muon for the matrices of the transformer with AdamW for the rest."""
+    """Return AdamW as in the paper, or Muon for the matrices inside the model with AdamW for the rest."""
     rest = [p for p in model.parameters() if p.requires_grad]
     made: list[torch.optim.Optimizer] = []
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "muon":
-        matrices = [p for name, p in model.named_parameters() if ".transformer." in f".{name}" and p.ndim == 2]
+        matrices = inner_matrices(model)
         if not matrices:
-            raise UserError(
-                "train.optimizer: muon is for the matrices of a transformer, this model has none; use adamw"
-            )
+            raise UserError("train.optimizer: muon is for matrices inside a model, this one has none; use adamw")
         made.append(Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
         chosen = {id(p) for p in matrices}
         rest = [p for p in rest if id(p) not in chosen]
     if rest:
         made.append(torch.optim.AdamW(rest, lr=rate, weight_decay=decay))
     return made
+
+
+def inner_matrices(model: nn.Module) -> list[Tensor]:
+    """Return the matrices that Muon is for: those of the transformer, or where there is none, of all wide linear maps.
+
+    Maps from a few channels or to a few are no place for it: their rows or columns are not alike.
+    """
+    named = list(model.named_modules())
+    if any(name.split(".")[-1] == "transformer" for name, _ in named):
+        return [p for name, p in model.named_parameters() if ".transformer." in f".{name}" and p.ndim == 2]
+    return [m.weight for _, m in named if isinstance(m, nn.Linear) and min(m.weight.shape) >= WIDE]
 
 
 def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:

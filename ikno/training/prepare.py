@@ -4,19 +4,15 @@ from ikno.config import Config
 from ikno.data.pairs import statistics
 from ikno.data.problem import Problem
 from ikno.errors import UserError
-from ikno.models import find_variant, settings_of
+from ikno.models import complete_model
 from ikno.surrogate import Signature, Surrogate, half_size
 from ikno.training.scales import auto_scale, measure_lengths, rescaled
 
 
 def complete(config: Config, problem: Problem) -> Config:
     """Return the config with all that it leaves open filled from the card, so that a run says everything."""
-    card, name = problem.card, config.model["name"]
-    given = {k: v for k, v in config.model.items() if k != "name"}
-    if "grid_size" in find_variant(name).settings.model_fields:
-        given.setdefault("grid_size", card.grid)
-    settings = settings_of(name, given)
-    model = {"name": name, **settings.model_dump(mode="json")}
+    card = problem.card
+    model = complete_model(config.model, config.preset, card.grid)
     mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
     if config.scales == "auto":
         half = half_size(problem.box(), config.surrogate.coordinates)

@@ -398,7 +398,7 @@ def test_a_first_validation_that_is_not_a_number(data: Path, monkeypatch: pytest
 
 
 def test_what_is_found_wrong_late_leaves_no_run_behind(data: Path) -> None:
-    with pytest.raises(UserError, match="muon is for the matrices of a transformer"):
+    with pytest.raises(UserError, match="muon is for matrices inside a model"):
         train(settings(model__num_layers=0), data / "run")
     train(settings(model__num_layers=0, train__optimizer="adamw", train__epochs=1), data / "run")
 

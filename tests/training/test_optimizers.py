@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ikno.config import TrainSettings
-from ikno.training.optimizers import Muon, learning_rate, orthogonalized
+from ikno.training.optimizers import Muon, inner_matrices, learning_rate, make_optimizers, orthogonalized
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 OPTIONS = {"lr": 0.02, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
@@ -52,6 +52,19 @@ def test_matrices_without_a_gradient_stay() -> None:
     Muon([p, q], **OPTIONS).step()  # type: ignore[arg-type]
     assert not torch.equal(p, torch.ones(4, 4))
     assert torch.equal(q, torch.ones(4, 4))
+
+
+def test_muon_is_for_matrices_inside_the_model() -> None:
+    """Those of a transformer, else those between wide layers; AdamW has all the rest, and nothing is left out."""
+    plain = nn.Sequential(nn.Linear(3, 32), nn.Linear(32, 48), nn.LayerNorm(48), nn.Linear(48, 1))
+    assert [tuple(p.shape) for p in inner_matrices(plain)] == [(48, 32)]
+    with_transformer = nn.ModuleDict({"transformer": nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "head": plain})
+    assert [tuple(p.shape) for p in inner_matrices(with_transformer)] == [(8, 8)]
+    assert inner_matrices(nn.ModuleDict({"transformer": nn.Identity(), "head": plain})) == []
+    muon, adamw = make_optimizers(plain, TrainSettings(optimizer="muon"))
+    groups = [{id(p) for g in o.param_groups for p in g["params"]} for o in (muon, adamw)]
+    assert groups[0] | groups[1] == {id(p) for p in plain.parameters()}
+    assert not groups[0] & groups[1]
 
 
 def test_warm_up_and_cosine() -> None:
