@@ -42,15 +42,16 @@ def models(
     out_channels: Annotated[int, typer.Option(min=1, help="Output channels per point.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """List the models with their number of parameters."""
+    """List the models with their number of parameters; with settings, the models that have these."""
     from rich.console import Console
     from rich.table import Table
 
     from ikno.models import MODELS, build
 
     settings = parse_overrides(overrides or [])
+    known = {name: v for name, v in MODELS.items() if settings.keys() <= v.settings.model_fields.keys()}
     rows = []
-    for name, variant in MODELS.items():
+    for name, variant in (known or MODELS).items():  # a setting that no model has is refused by the first
         model = build(name, in_channels=in_channels, out_channels=out_channels, dim=dim, **settings)
         size = sum(p.numel() for p in model.parameters())
         rows.append({"model": name, "parameters": size, "summary": variant.summary})

@@ -5,6 +5,7 @@ model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=24)
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from ikno.config import Settings, parse, suggest
 from ikno.errors import UserError
+from ikno.models import fno_dse, gaot, geofno, gino
 from ikno.models.ikno import IKNO, IKNOSettings
 from ikno.models.kernels import BaseKernel, LinearWindow
 
@@ -39,6 +41,14 @@ def _ikno(summary: str, **defaults: Any) -> Variant:
     return Variant(summary, IKNO, IKNOSettings, defaults, _SIZES)
 
 
+def _system(summary: str, module: ModuleType, model: str) -> Variant:
+    """Return a system that others have published, at its published size in the preset paper."""
+    small = module.SMALL
+    return Variant(
+        summary, getattr(module, model), getattr(module, f"{model}Settings"), sizes={"smoke": small, "cpu": small}
+    )
+
+
 MODELS: dict[str, Variant] = {
     "ikno-tp": _ikno("infinite order, tensor product of per-axis resolvents", resolvent="tensor_product"),
     "ikno-vanilla": _ikno("infinite order, resolvent of the full kernel by eigendecomposition", resolvent="vanilla"),
@@ -61,6 +71,10 @@ MODELS: dict[str, Variant] = {
         resolvent="tensor_product",
     ),
     "ikno-dense": _ikno("ablation: direct inverse of the full M x M matrix", resolvent="dense"),
+    "gaot": _system("geometry-aware operator transformer, arXiv 2505.18781", gaot, "GAOT"),
+    "gino": _system("graph operators around a Fourier operator, arXiv 2309.00583", gino, "GINO"),
+    "geofno": _system("Fourier operator in learned coordinates, arXiv 2207.05209", geofno, "GeoFNO"),
+    "fno-dse": _system("direct spectral transforms at the points, arXiv 2305.19663", fno_dse, "FNODSE"),
 }
 
 

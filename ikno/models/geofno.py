@@ -1,0 +1,181 @@
+"""GeoFNO: a learned deformation of the points into a box, where a Fourier neural operator acts on a grid (2207.05209).
+
+xi(x)  = x (1 + MLP(psi(x)))                              psi(x) = (x, angle, radius, their sines and cosines)
+v_0(y) = gelu(Re sum_k c_k R_k v_k exp(i k.y) + B_0 y)    at nodes y of a grid; v_k = sum_i w_i v(x_i) exp(-i k.xi(x_i))
+v_l(y) = gelu((K_l v_(l-1))(y) + W_l v_(l-1)(y) + B_l y)  spectral convolutions K_l on the grid
+u(x)   = MLP(Re sum_k c_k R'_k v_L,k exp(i k.xi(x)) + B x)
+
+What differs from the original:
+- The sums over the points are means with quadrature weights (equal ones by default), and only half of each spectrum is
+  kept. The products of the waves of each axis are formed for some points at a time, never stored for all.
+- The deformation sees coordinates only. The original can also be given a code of the geometry (42 radii of the hole of
+  the elasticity problem), which other data do not have.
+- The deformation starts next to the identity, the original's as a random field that is rough on the scale of the
+  shorter waves. It is computed in full precision under autocast.
+- The spectral weights between points and grid start at a size that lets the signal through; the original's start next
+  to nothing, like those on the grid.
+- ``padding`` widens the period beyond the domain (original: 0, the default; the deformation may learn as much).
+- The center of the polar coordinates is that of the box (original: a corner, later the center).
+
+Two dimensions only, as published. Values at a query do not depend on the other queries, nor on features at the query
+but through the kept frequencies.
+
+Parameters at the defaults, geometry only and one output (the elasticity problem): 3,019,587; if a complex number counts
+as one 1,545,027, where the layers of the public code add up to 1,546,403 (the difference is the code's layer).
+"""
+
+from math import pi
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ikno.config import Settings
+from ikno.errors import UserError
+from ikno.models.fourier import (
+    SpectralConv,
+    SpectralWeights,
+    Waves,
+    grid_to_spectrum,
+    mean_weights,
+    modes_per_axis,
+    spectrum_to_grid,
+)
+from ikno.models.layers import MLP
+
+Modes = Annotated[int, Field(ge=1, le=512)]
+
+
+class GeoFNOSettings(Settings):
+    """The published configuration of the elasticity problem. ``num_layers`` are those on the grid.
+
+    ``deformation_width`` is a quarter of the width of the deformation's hidden layers.
+    """
+
+    modes: Modes | tuple[Modes, Modes] = 12
+    width: Annotated[int, Field(ge=1, le=65536)] = 32
+    num_layers: Annotated[int, Field(ge=0, le=1000)] = 3
+    grid_size: Annotated[int, Field(ge=2, le=2048)] = 40
+    projection: Annotated[int, Field(ge=1, le=65536)] = 128
+    padding: Annotated[float, Field(ge=0, le=10)] = 0.0
+    deformation_width: Annotated[int, Field(ge=4, le=16384)] = 32
+    deformation_layers: Annotated[int, Field(ge=1, le=100)] = 3
+    deformation_frequencies: Annotated[int, Field(ge=0, le=20)] = 8
+
+    @model_validator(mode="after")
+    def _resolved(self) -> "GeoFNOSettings":
+        most = 2 * max(modes_per_axis(self.modes, 2))
+        if self.grid_size < most:
+            raise ValueError(f"grid_size must be at least twice the modes, {most}, found {self.grid_size}")
+        return self
+
+
+SMALL: dict[str, Any] = {
+    "modes": 6,
+    "width": 18,
+    "num_layers": 2,
+    "grid_size": 16,
+    "projection": 64,
+    "padding": 0.25,
+    "deformation_width": 8,
+    "deformation_frequencies": 3,
+}
+
+
+class Deformation(nn.Module):
+    """xi(x) = x (1 + MLP(psi(x))): the learned coordinates of the points, at first next to their own."""
+
+    def __init__(self, settings: GeoFNOSettings) -> None:
+        super().__init__()
+        width, hidden = settings.deformation_width, 4 * settings.deformation_width
+        self.frequencies: Tensor
+        self.register_buffer(
+            "frequencies", pi * 2.0 ** torch.arange(settings.deformation_frequencies), persistent=False
+        )
+        self.embedding = nn.Linear(4, width)
+        self.mix = nn.Linear(width + 8 * settings.deformation_frequencies, hidden)
+        self.hidden = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(settings.deformation_layers))
+        self.shift = nn.Linear(hidden, 2)
+        nn.init.normal_(self.shift.weight, std=1e-3)
+        nn.init.zeros_(self.shift.bias)
+
+    def forward(self, x: Float[Tensor, "clouds points 2"]) -> Float[Tensor, "clouds points 2"]:
+        """Return the coordinates in the box of the grid."""
+        polar = x - 0.5
+        angle, radius = torch.atan2(polar[..., 1], polar[..., 0]), polar.norm(dim=-1)
+        psi = torch.cat([x, angle[..., None], radius[..., None]], -1)
+        turns = (psi[..., None] * self.frequencies.to(psi.dtype)).flatten(-2)
+        y = self.mix(torch.cat([self.embedding(psi), turns.sin(), turns.cos()], -1))
+        for layer in self.hidden:
+            y = layer(y).tanh()
+        return x + x * self.shift(y)
+
+
+class GeoFNO(nn.Module):
+    """Geometry-aware Fourier neural operator in two dimensions."""
+
+    def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GeoFNOSettings | None = None) -> None:
+        super().__init__()
+        if dim != 2:
+            raise UserError(f"GeoFNO works in 2 dimensions, found {dim}; choose another model")
+        s = self.settings = settings or GeoFNOSettings()
+        self.in_channels, self.modes = in_channels, modes_per_axis(s.modes, dim)
+        self.grid = (s.grid_size, s.grid_size)
+        self.deformation = Deformation(s)
+        self.lift = nn.Linear(in_channels + dim, s.width)
+        self.convolutions = nn.ModuleList(SpectralConv(s.width, s.width, self.modes) for _ in range(s.num_layers))
+        self.pointwise = nn.ModuleList(nn.Linear(s.width, s.width) for _ in range(s.num_layers))
+        self.positions = nn.ModuleList(nn.Linear(dim, s.width) for _ in range(s.num_layers + 2))
+        self.encoder = SpectralWeights(s.width, s.width, self.modes, alone=True)
+        self.decoder = SpectralWeights(s.width, s.width, self.modes, alone=True)
+        self.project = MLP(s.width, s.projection, out_channels)
+
+    def forward(
+        self,
+        features: Float[Tensor, "batch points channels"],
+        points: Float[Tensor, "#batch points dim"],
+        queries: Float[Tensor, "#batch queries dim"] | None = None,
+        weights: Float[Tensor, "#batch points"] | None = None,
+        mask: Bool[Tensor, "#batch points"] | None = None,
+    ) -> Float[Tensor, "batch queries out_channels"]:
+        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        if features.shape[2] != self.in_channels:
+            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+        x = self._unit(points)
+        features = features.to(x.dtype)
+        if mask is not None:
+            features = features.masked_fill(~mask[..., None], 0)
+        waves = self._waves(x)
+        lifted = self.lift(torch.cat([features, x.expand(features.shape[0], -1, -1)], -1))
+        spectrum = self.encoder(waves.to_spectrum(lifted, mean_weights(x, weights, mask)))
+        v = self._on_grid(spectrum_to_grid(spectrum, self.modes, self.grid))
+        if queries is not None:
+            x = self._unit(queries)
+            waves = self._waves(x)
+        spectrum = self.decoder(grid_to_spectrum(v.to(self._dtype), self.modes))
+        values = self.project(waves.to_points(spectrum) + self.positions[-1](x))
+        return values if queries is not None or mask is None else values * mask[..., None]
+
+    def _on_grid(self, v: Tensor) -> Tensor:
+        """Return the values on the grid after all layers."""
+        axes = [torch.linspace(0, 1, n, dtype=self._dtype, device=v.device) for n in self.grid]
+        nodes = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)
+        v = F.gelu(v + self.positions[0](nodes))
+        layers = zip(self.convolutions, self.pointwise, list(self.positions)[1:-1], strict=True)
+        for convolution, pointwise, position in layers:
+            v = F.gelu(convolution(v) + pointwise(v) + position(nodes))
+        return v
+
+    def _unit(self, points: Tensor) -> Tensor:
+        return (points.to(self._dtype) + 1) / 2
+
+    def _waves(self, x: Tensor) -> Waves:
+        with torch.autocast(x.device.type, enabled=False):
+            return Waves(self.deformation(x) / (1 + self.settings.padding), self.modes)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.lift.weight.dtype

@@ -1,0 +1,235 @@
+"""GeoFNO: the contract of all models, the deformation and the whole network step by step."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ikno.errors import UserError
+from ikno.models import fourier
+from ikno.models.geofno import SMALL, GeoFNO, GeoFNOSettings
+
+TINY = {"modes": 3, "width": 8, "num_layers": 1, "grid_size": 8, "projection": 16, "deformation_width": 4}
+STEPS = 250
+
+
+def model_of(in_channels: int = 2, dim: int = 2, **settings: Any) -> GeoFNO:
+    """Return a small model whose spectral weights are no longer next to nothing."""
+    torch.manual_seed(0)
+    model = GeoFNO(in_channels, 3, dim, GeoFNOSettings(**{**TINY, **settings}))
+    for part in model.modules():
+        if isinstance(part, fourier.SpectralWeights):
+            torch.nn.init.normal_(part.weight, std=0.2)
+    return model
+
+
+def data(batch: int = 3, points: int = 40, dim: int = 2, clouds: int = 1, channels: int = 2) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.rand(clouds, n, dim, generator=generator) * 2 - 1 for n in (points, 11))
+    return torch.randn(batch, points, channels, generator=generator), x, y
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-4 * b.abs().max())
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("clouds", [1, 3])
+@pytest.mark.parametrize("channels", [0, 2])
+@pytest.mark.parametrize("dim", [2])
+def test_shapes_and_gradients(dim: int, channels: int, clouds: int) -> None:
+    model = model_of(channels, dim)
+    features, points, queries = data(dim=dim, clouds=clouds, channels=channels)
+    assert model(features, points).shape == (3, 40, 3)
+    values = model(features, points, queries)
+    assert values.shape == (3, 11, 3)
+    values.square().sum().backward()
+    for label, p in model.named_parameters():
+        assert p.grad is not None, label
+        assert p.grad.isfinite().all(), label
+        assert p.grad.abs().sum() > 0, label
+
+
+@pytest.mark.parametrize("clouds", [1, 3])
+def test_permutations_batches_and_other_queries(clouds: int) -> None:
+    model = model_of()
+    features, points, queries = data(clouds=clouds)
+    own, at_queries = model(features, points), model(features, points, queries)
+    order = torch.randperm(40)
+    assert close(model(features[:, order], points[:, order]), own[:, order])
+    assert close(model(features[:, order], points[:, order], queries), at_queries)
+    assert close(model(features[1:2], points[1 % clouds : 1 % clouds + 1]), own[1:2])
+    assert close(model(features, points, queries[:, 4:7]), at_queries[:, 4:7])
+    assert close(model(features, points, points[:, :9]), own[:, :9])
+    assert close(model(features, points.expand(3, -1, -1)), own)
+
+
+@pytest.mark.parametrize("clouds", [1, 3])
+def test_masked_points_count_for_nothing(clouds: int) -> None:
+    model = model_of()
+    features, points, queries = data(clouds=clouds)
+    weights = torch.rand(clouds, 40) + 0.1
+    padded = torch.cat([features, torch.full((3, 5, 2), torch.nan)], 1)
+    cloud = torch.cat([points, torch.rand(clouds, 5, 2)], 1)
+    heavier = torch.cat([weights, torch.ones(clouds, 5)], 1)
+    mask = (torch.arange(45) < 40)[None]
+    for m in (mask, mask.expand(3, -1)):
+        for w, h in ((None, None), (weights, heavier)):
+            values = model(padded, cloud, weights=h, mask=m)
+            assert close(values[:, :40], model(features, points, weights=w))
+            assert (values[:, 40:] == 0).all()
+            assert close(model(padded, cloud, queries, h, m), model(features, points, queries, w))
+
+
+def test_weights_stand_for_repeated_points() -> None:
+    """A point of weight 2 counts like two points at one place, in any unit of the weights."""
+    model = model_of()
+    features, points, queries = data()
+    twice = torch.cat([torch.arange(40), torch.arange(10)])
+    weights = torch.where(torch.arange(40) < 10, 2.0, 1.0)[None] * 0.3
+    expected = model(features[:, twice], points[:, twice], queries)
+    values = model(features, points, queries, weights)
+    assert close(values, expected)
+    assert not close(values, model(features, points, queries))
+
+
+def test_state_round_trip_and_no_memory_of_other_clouds() -> None:
+    model = model_of()
+    features, points, queries = data()
+    values = model(features, points, queries)
+    model(features, points.flip(1) * 0.7, queries * 0.9)
+    assert torch.equal(model(features, points, queries), values)
+    other = GeoFNO(2, 3, 2, model.settings)
+    assert not torch.equal(other(features, points, queries), values)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(features, points, queries), values)
+
+
+def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    features, points, queries = data()
+    values = model(features, points, queries)
+    monkeypatch.setattr(fourier, "MAX_ENTRIES", 200)
+    assert close(model(features, points, queries), values)
+
+
+def test_autocast_keeps_the_transforms_in_full_precision() -> None:
+    model = model_of()
+    features, points, queries = data()
+    values = model(features, points, queries)
+    with torch.autocast("cpu", torch.bfloat16):
+        lower = model(features, points, queries)
+    assert 0 < (lower - values).norm() < 0.03 * values.norm()
+
+
+def test_wrong_channels() -> None:
+    features, points, _ = data(channels=1)
+    with pytest.raises(ValueError, match="2 feature channels, found 1"):
+        model_of()(features, points)
+
+
+def test_it_overfits_eight_samples() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(1, 192, 2) * 2 - 1
+    a, b = torch.rand(2, 8, 1) * 2 - 1
+    features = torch.stack([torch.sin(2 * x[..., 0] + a), torch.cos(3 * b * x[..., 1])], -1)
+    target = (torch.sin(2 * x[..., 0] + a + 1) * torch.cos(b * x[..., 1]) + a * x[..., 0])[..., None]
+    model = GeoFNO(2, 1, 2, GeoFNOSettings(**SMALL))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        loss = ((model(features, x) - target).norm(dim=1) / target.norm(dim=1)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        error = ((model(features, x) - target).norm(dim=1) / target.norm(dim=1)).mean().item()
+    assert error < 0.02
+
+
+def moved(model: GeoFNO) -> GeoFNO:
+    """Return the model with a deformation far from the identity."""
+    torch.nn.init.normal_(model.deformation.shift.weight, std=0.3)
+    torch.nn.init.normal_(model.deformation.shift.bias, std=0.3)
+    return model
+
+
+def test_deformation() -> None:
+    """Against the formula of one point, in the units of the paper, [0, 1]^2."""
+    deformation = moved(model_of(deformation_frequencies=2)).deformation.double()
+    x = [0.9, 0.2]
+    psi = [*x, math.atan2(x[1] - 0.5, x[0] - 0.5), math.hypot(x[0] - 0.5, x[1] - 0.5)]
+    turns = [p * math.pi * 2**j for p in psi for j in range(2)]
+    first = deformation.embedding(torch.tensor(psi, dtype=torch.float64)).tolist()
+    y = torch.tensor([*first, *map(math.sin, turns), *map(math.cos, turns)], dtype=torch.float64)
+    y = deformation.mix(y)
+    for layer in deformation.hidden:
+        y = torch.tanh(layer(y))
+    shift = deformation.shift(y).tolist()
+    expected = [x[0] * (1 + shift[0]), x[1] * (1 + shift[1])]
+    found = deformation(torch.tensor([[x]], dtype=torch.float64))
+    assert found.flatten().tolist() == pytest.approx(expected)
+    assert max(map(abs, shift)) > 0.05
+
+
+def test_a_new_deformation_is_next_to_the_identity() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(1, 500, 2)
+    assert (GeoFNO(1, 1, 2).deformation(x) - x).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("padding", [0.0, 0.5])
+def test_the_network_step_by_step(padding: float) -> None:
+    """Every transform as a sum over all frequencies and nodes, the grid with the FFT's nodes j / n."""
+    model = moved(model_of(modes=(2, 3), grid_size=6, padding=padding)).double()
+    features, points, queries = (a.double() for a in data(batch=1, points=7))
+    weights = torch.rand(1, 7, dtype=torch.float64)
+    ks = torch.tensor(list(itertools.product([0, 1, -2, -1], [0, 1, 2])), dtype=torch.float64)
+    twice = torch.where(ks[:, 1] == 0, 1.0, 2.0).double()
+
+    def wave(x: Tensor) -> Tensor:
+        return torch.exp(2j * math.pi * (x @ ks.T))
+
+    def spectral(v: Tensor, start: Tensor, share: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+        v_k = torch.einsum("n,nk,nw->kw", share.to(torch.complex128), wave(start).conj(), v.to(torch.complex128))
+        w_k = torch.einsum("kw,kwo->ko", v_k, torch.view_as_complex(weight))
+        return torch.einsum("nk,k,ko->no", wave(end), twice.to(torch.complex128), w_k).real
+
+    x, q = (points[0] + 1) / 2, (queries[0] + 1) / 2
+    xi, eta = (model.deformation(a[None])[0] / (1 + padding) for a in (x, q))
+    nodes = torch.tensor(list(itertools.product(range(6), range(6))), dtype=torch.float64)
+    mean = torch.full((36,), 1 / 36, dtype=torch.float64)
+    v = model.lift(torch.cat([features[0], x], -1))
+    v = spectral(v, xi, weights[0] / weights.sum(), nodes / 6, model.encoder.weight)
+    v = F.gelu(v + model.positions[0](nodes / 5))
+    convolution = model.convolutions[0]
+    assert isinstance(convolution, fourier.SpectralConv)
+    smooth = spectral(v, nodes / 6, mean, nodes / 6, convolution.weights.weight)
+    v = F.gelu(smooth + model.pointwise[0](v) + model.positions[1](nodes / 5))
+    v = spectral(v, nodes / 6, mean, eta, model.decoder.weight) + model.positions[2](q)
+    torch.testing.assert_close(model(features, points, queries, weights)[0], model.project(v))
+
+
+def test_parameters() -> None:
+    """Five spectral layers of 24 x 12 complex 32 x 32 matrices, the pointwise ones, the deformation."""
+    network = 5 * 2 * 24 * 12 * 32 * 32 + 3 * 32 * 33 + 5 * 3 * 32 + 3 * 32 + 33 * 128 + 129
+    deformation = 5 * 32 + 97 * 128 + 3 * 129 * 128 + 2 * 129
+    assert parameters(GeoFNO(0, 1, 2)) == network + deformation == 3_019_587
+    complex_as_one = network + deformation - 5 * 24 * 12 * 32 * 32
+    assert complex_as_one == 1_546_403 - 43 * 32  # the public code's, but for the layer of the geometry's code
+    assert 50_000 < parameters(GeoFNO(1, 1, 2, GeoFNOSettings(**SMALL))) < 200_000
+
+
+def test_refusals() -> None:
+    with pytest.raises(UserError, match="GeoFNO works in 2 dimensions, found 3"):
+        GeoFNO(1, 1, 3)
+    with pytest.raises(ValueError, match="grid_size must be at least twice the modes, 24"):
+        GeoFNOSettings(grid_size=20)
