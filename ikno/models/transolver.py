@@ -1,0 +1,188 @@
+"""Transolver (arXiv 2402.02366): attention among a few soft slices of the cloud instead of among its points.
+
+With tokens x_i, in every head: w_i = softmax(Linear(x_i) / temperature), one weight for each slice g,
+    z_g = sum_i w_ig v_i / sum_i w_ig,   z' = softmax(q(z) k(z)^T / sqrt(d)) v(z),   x'_i = sum_g w_ig z'_g,
+inside blocks x + attention(norm(x)), x + perceptron(norm(x)). The cost is linear in the points.
+
+What differs from the original, which gives values at the input points only:
+- Other queries are appended as tokens with zero features. They read the slices but have no weight when slices are
+  formed, so a value at a query does not depend on the other queries. A query on a point
+  is not that point: it does not know the features there, and to have good values the training must ask for queries.
+- Quadrature weights, if given, and masks enter the sums over i, which are means over the slice.
+- The start: the original draws all matrices with standard deviation 0.02, also those of the slices, whose orthogonal
+  start it overwrites, so that all slices are alike at first. Here matrices keep the size of their input, the scores of
+  the slices stay orthogonal, times 4, and blocks add little at first. The small version had a test error of 23 % after
+  8 of 12 epochs of 256 Poisson samples, against about 45 % with 0.02 and orthogonal scores.
+- The temperature stays in [0.1, 5] as in the original's version for grids; its version for clouds has no bounds.
+- ``reference_grid`` replaces coordinates by distances to a coarse grid on [-1, 1]^dim (the original's unified position,
+  8 points per axis in 2-D where it is used; off for clouds). Time arrives as a feature, there is no embedding of it.
+2,815,809 parameters at the defaults for one channel in and out in 2-D; published 2.8 M.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ikno.config import Settings
+from ikno.models.layers import MLP
+
+EMPTY = 1e-5  # added to the total weight of a slice, which may have no points
+
+DISTINCT = 4.0  # factor of the scores at the start, which tells slices apart
+
+SMALL: dict[str, Any] = {"d_model": 64, "num_heads": 4, "num_layers": 4, "num_slices": 32}
+
+
+class TransolverSettings(Settings):
+    """The paper's settings for most benchmarks. ``reference_grid`` 0: plain coordinates."""
+
+    d_model: Annotated[int, Field(ge=1, le=65536)] = 256
+    num_heads: PositiveInt = 8
+    num_layers: Annotated[int, Field(ge=1, le=1000)] = 8
+    num_slices: Annotated[int, Field(ge=1, le=65536)] = 64
+    mlp_ratio: Annotated[int, Field(ge=1, le=1000)] = 1
+    reference_grid: Annotated[int, Field(ge=0, le=64)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TransolverSettings":
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
+        return self
+
+
+class PhysicsAttention(nn.Module):
+    """Slice, attend among the slices, deslice."""
+
+    def __init__(self, width: int, heads: int, slices: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_scores, self.to_values = nn.Linear(width, width), nn.Linear(width, width)
+        self.scores = nn.Linear(width // heads, slices)
+        self.temperature = nn.Parameter(torch.full((heads, 1, 1), 0.5))
+        self.qkv = nn.Linear(width // heads, 3 * (width // heads), bias=False)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens width"], share: Float[Tensor, "#batch points"]
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Return what the tokens read from the slices; the first tokens are the points, with their shares in these."""
+        count = share.shape[1]
+        scores = self.scores(self._split(self.to_scores(x)))
+        weights = F.softmax(scores / self.temperature.clamp(0.1, 5), -1)
+        given = weights[:, :, :count] * share[:, None, :, None]
+        total = given.sum(2)[..., None] + EMPTY
+        slices = given.mT @ self._split(self.to_values(x[:, :count])) / total
+        mixed = F.scaled_dot_product_attention(*self.qkv(slices).chunk(3, -1))
+        return self.out((weights @ mixed).transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class TransolverBlock(nn.Module):
+    """x + attention(norm(x)), then x + perceptron(norm(x))."""
+
+    def __init__(self, s: TransolverSettings) -> None:
+        super().__init__()
+        width = s.d_model
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = PhysicsAttention(width, s.num_heads, s.num_slices)
+        self.mlp = MLP(width, s.mlp_ratio * width, width)
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens width"], share: Float[Tensor, "#batch points"]
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Return the mixed tokens."""
+        x = x + self.attention(self.attention_norm(x), share)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transolver(nn.Module):
+    """Transolver on clouds of any dimension, called as ``model(features, points, queries)``.
+
+    Queries read what the points have put into the slices and put in nothing: values at a query do not depend on the
+    other queries. ``weights`` weigh the means over the points of a slice, by default all points count alike.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, dim: int, settings: TransolverSettings | None = None
+    ) -> None:
+        super().__init__()
+        s = self.settings = settings or TransolverSettings()
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
+        axes = [torch.linspace(-1, 1, s.reference_grid)] * dim
+        self.reference: Tensor
+        self.register_buffer("reference", torch.cartesian_prod(*axes).view(-1, dim), persistent=False)
+        position = len(self.reference) or dim
+        self.embedding = MLP(position + in_channels, 2 * s.d_model, s.d_model)
+        self.placeholder = nn.Parameter(torch.rand(s.d_model) / s.d_model)
+        self.blocks = nn.ModuleList(TransolverBlock(s) for _ in range(s.num_layers))
+        self.norm = nn.LayerNorm(s.d_model)
+        self.head = nn.Linear(s.d_model, out_channels)
+        self.apply(partial(_initialize, layers=s.num_layers))
+
+    def forward(
+        self,
+        features: Float[Tensor, "batch points channels"],
+        points: Float[Tensor, "#batch points dim"],
+        queries: Float[Tensor, "#batch queries dim"] | None = None,
+        weights: Float[Tensor, "#batch points"] | None = None,
+        mask: Bool[Tensor, "#batch points"] | None = None,
+    ) -> Float[Tensor, "batch queries out_channels"]:
+        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        batch, count, channels = features.shape
+        if mask is not None:
+            features = features.masked_fill(~mask[..., None], 0)
+        x = self._tokens(features, points)
+        if queries is not None:
+            nothing = features.new_zeros(batch, queries.shape[1], channels)
+            x = torch.cat([x, self._tokens(nothing, queries)], 1)
+        share = self._share(points, weights, mask)
+        for block in self.blocks:
+            x = block(x, share)
+        values = self.head(self.norm(x if queries is None else x[:, count:]))
+        return values if queries is not None or mask is None else values * mask[..., None]
+
+    def _tokens(self, features: Tensor, points: Tensor) -> Tensor:
+        points = points.to(self.placeholder.dtype)
+        position = _distances(points, self.reference) if len(self.reference) else points
+        joined = torch.cat([position.expand(features.shape[0], -1, -1), features.to(points.dtype)], -1)
+        return self.embedding(joined) + self.placeholder
+
+    def _share(self, points: Tensor, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds points"]:
+        """Return how much each point counts: 1 on average over the real points, 0 for the others."""
+        real = torch.ones(1, points.shape[1], dtype=self.placeholder.dtype, device=points.device)
+        if mask is not None:
+            real = mask.to(real.dtype)
+        if weights is None:
+            return real
+        share = weights.to(real.dtype) * real
+        return share * (real.sum(1, keepdim=True) / share.sum(1, keepdim=True).clamp(min=torch.finfo(real.dtype).tiny))
+
+
+def _distances(
+    points: Float[Tensor, "clouds points dim"], reference: Float[Tensor, "count dim"]
+) -> Float[Tensor, "clouds points count"]:
+    return (points[:, :, None] - reference.to(points.dtype)).norm(dim=-1)
+
+
+def _initialize(module: nn.Module, layers: int) -> None:
+    """Start linear maps so that they keep the size of their input, those of the slices orthogonal and large.
+
+    What blocks add is made smaller, so that all blocks together add about as much as there was.
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=module.in_features**-0.5)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, PhysicsAttention):  # comes after its own maps
+        nn.init.orthogonal_(module.scores.weight, DISTINCT)
+    elif isinstance(module, TransolverBlock):
+        with torch.no_grad():
+            for last in (module.attention.out, module.mlp[-1]):
+                last.get_parameter("weight").mul_((2 * layers) ** -0.5)
