@@ -134,6 +134,7 @@ def test_wrong_channels() -> None:
         model_of()(features, points)
 
 
+@pytest.mark.slow
 def test_it_overfits_eight_samples() -> None:
     torch.manual_seed(0)
     x = torch.rand(1, 192, 2) * 2 - 1

@@ -190,6 +190,7 @@ def test_settings_that_do_not_fit() -> None:
         tiny()(cloud(1, 5, 1), cloud(1, 5, 2))
 
 
+@pytest.mark.slow
 def test_it_overfits_eight_samples() -> None:
     torch.manual_seed(0)
     model = GINO(1, 1, 2, GINOSettings(**SMALL))

@@ -183,6 +183,7 @@ def test_heads_must_divide_the_width() -> None:
         TransolverSettings(d_model=10, num_heads=4)
 
 
+@pytest.mark.slow
 def test_overfits_eight_samples() -> None:
     torch.manual_seed(0)
     model = Transolver(1, 1, 2, TransolverSettings(**SMALL))
