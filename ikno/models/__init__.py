@@ -13,7 +13,7 @@ from torch import nn
 
 from ikno.config import Settings, parse, suggest
 from ikno.errors import UserError
-from ikno.models import fno_dse, gaot, geofno, gino, gnot, transolver
+from ikno.models import fno_dse, gaot, geofno, gino, gnot, rigno, transolver, upt
 from ikno.models.ikno import IKNO, IKNOSettings
 from ikno.models.kernels import BaseKernel, LinearWindow
 
@@ -72,8 +72,10 @@ MODELS: dict[str, Variant] = {
     ),
     "ikno-dense": _ikno("ablation: direct inverse of the full M x M matrix", resolvent="dense"),
     "gaot": _system("geometry-aware operator transformer, arXiv 2505.18781", gaot, "GAOT"),
+    "rigno": _system("message passing between regions, arXiv 2501.19205", rigno, "RIGNO"),
     "transolver": _system("attention among learned slices, arXiv 2402.02366", transolver, "Transolver"),
     "gnot": _system("normalized cross-attention and gated experts, arXiv 2302.14376", gnot, "GNOT"),
+    "upt": _system("supernodes, latent tokens, perceiver decoder, arXiv 2402.12365", upt, "UPT"),
     "gino": _system("graph operators around a Fourier operator, arXiv 2309.00583", gino, "GINO"),
     "geofno": _system("Fourier operator in learned coordinates, arXiv 2207.05209", geofno, "GeoFNO"),
     "fno-dse": _system("direct spectral transforms at the points, arXiv 2305.19663", fno_dse, "FNODSE"),

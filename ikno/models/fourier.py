@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import pi, prod
 
 import torch
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from ikno.errors import UserError
@@ -165,15 +165,3 @@ def _synthesize(spectrum: Tensor, waves: Tensor) -> Float[Tensor, "batch points 
     if waves.shape[0] == 1:
         return (parts @ waves[0].mT).mT
     return waves @ parts.mT
-
-
-def mean_weights(
-    points: Float[Tensor, "clouds points dim"],
-    weights: Float[Tensor, "_ points"] | None,
-    mask: Bool[Tensor, "_ points"] | None,
-) -> Float[Tensor, "_ points"]:
-    """Return weights that add up to 1 over the real points: sums with them are means over the cloud."""
-    result = torch.ones_like(points[..., 0]) if weights is None else weights.to(points.dtype)
-    if mask is not None:
-        result = result * mask
-    return result / result.sum(1, keepdim=True).clamp(min=torch.finfo(result.dtype).tiny)

@@ -32,6 +32,7 @@ from ikno.errors import UserError
 from ikno.linalg import Grid
 from ikno.models.layers import MLP
 from ikno.models.neighbors import Edges, flat, nearest, with_everyone, within
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
 
 Width = Annotated[int, Field(ge=1, le=65536)]
 KEY_WIDTH = 64  # of the dot-product attention
@@ -85,7 +86,7 @@ class GAOTSettings(Settings):
         return Grid(size, (-1.0,) * dim, (1.0,) * dim)
 
 
-class GAOT(nn.Module):
+class GAOT(System):
     """Geometry-aware operator transformer, in any number of dimensions.
 
     Quadrature weights multiply the attention of the encoder; without them all neighbors count alike. A value depends on
@@ -93,9 +94,8 @@ class GAOT(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GAOTSettings | None = None) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GAOTSettings()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.grid = s.grid(dim)
         width = s.lifting_channels
         self.lifting = nn.Linear(in_channels or dim, width)
@@ -104,28 +104,16 @@ class GAOT(nn.Module):
         self.decoder = MAGNO(dim, width, s.decoder_kernel, s)
         self.projection = MLP(width, s.projection_channels, out_channels)
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        queries: Float[Tensor, "#batch queries dim"] | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
-        if features.shape[2] != self.in_channels:
-            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
-        dtype = self.lifting.weight.dtype
-        points = points.to(dtype)
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
         inputs = features if self.in_channels else points.expand(features.shape[0], -1, -1)
-        if mask is not None:
-            inputs = inputs.masked_fill(~mask[..., None], 0)
         grid = self.grid.points(points)[None]
         latent = self.encoder(self.lifting(inputs), points, grid, weights, mask)
         latent = self.processor(latent)
-        values = self.decoder(latent, grid, points if queries is None else queries.to(dtype))
-        values = self.projection(values)
-        return values if queries is not None or mask is None else values * mask[..., None]
+        values = self.decoder(latent, grid, points if queries is None else queries)
+        return self.projection(values)
 
 
 class MAGNO(nn.Module):
@@ -161,11 +149,11 @@ class MAGNO(nn.Module):
     ) -> Tensor:
         edges, counts = neighborhoods(sources, targets, radius, mask)
         clouds = edges.targets // targets.shape[1]
-        x, y = (flat(a.expand(clouds, -1, -1), clouds) for a in (sources, targets))
+        x, y = flat(sources, clouds), flat(targets, clouds)
         logs = None
         if weights is not None:
             logs = weights.to(x.dtype).clamp(min=torch.finfo(x.dtype).tiny).log()[..., None]
-            logs = logs if clouds == 1 else flat(logs.expand(clouds, -1, -1), clouds)
+            logs = flat(logs, clouds)
         integral = self.integral(flat(values, clouds), x, y, edges, logs)
         real = x.new_tensor([sources.shape[1]]) if mask is None else mask.sum(1).to(x.dtype)
         share = counts.view(clouds, -1) / real.clamp(min=1)[:, None]

@@ -28,23 +28,22 @@ from math import pi
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.errors import UserError
 from ikno.models.fourier import (
     SpectralConv,
     SpectralWeights,
     Waves,
     grid_to_spectrum,
-    mean_weights,
     modes_per_axis,
     spectrum_to_grid,
 )
 from ikno.models.layers import MLP
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights
 
 Modes = Annotated[int, Field(ge=1, le=512)]
 
@@ -114,15 +113,15 @@ class Deformation(nn.Module):
         return x + x * self.shift(y)
 
 
-class GeoFNO(nn.Module):
+class GeoFNO(System):
     """Geometry-aware Fourier neural operator in two dimensions."""
 
+    dimensions = (2,)
+
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GeoFNOSettings | None = None) -> None:
-        super().__init__()
-        if dim != 2:
-            raise UserError(f"GeoFNO works in 2 dimensions, found {dim}; choose another model")
+        super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GeoFNOSettings()
-        self.in_channels, self.modes = in_channels, modes_per_axis(s.modes, dim)
+        self.modes = modes_per_axis(s.modes, dim)
         self.grid = (s.grid_size, s.grid_size)
         self.deformation = Deformation(s)
         self.lift = nn.Linear(in_channels + dim, s.width)
@@ -133,21 +132,11 @@ class GeoFNO(nn.Module):
         self.decoder = SpectralWeights(s.width, s.width, self.modes, alone=True)
         self.project = MLP(s.width, s.projection, out_channels)
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        queries: Float[Tensor, "#batch queries dim"] | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
-        if features.shape[2] != self.in_channels:
-            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
         x = self._unit(points)
-        features = features.to(x.dtype)
-        if mask is not None:
-            features = features.masked_fill(~mask[..., None], 0)
         waves = self._waves(x)
         lifted = self.lift(torch.cat([features, x.expand(features.shape[0], -1, -1)], -1))
         spectrum = self.encoder(waves.to_spectrum(lifted, mean_weights(x, weights, mask)))
@@ -156,8 +145,7 @@ class GeoFNO(nn.Module):
             x = self._unit(queries)
             waves = self._waves(x)
         spectrum = self.decoder(grid_to_spectrum(v.to(self._dtype), self.modes))
-        values = self.project(waves.to_points(spectrum) + self.positions[-1](x))
-        return values if queries is not None or mask is None else values * mask[..., None]
+        return self.project(waves.to_points(spectrum) + self.positions[-1](x))
 
     def _on_grid(self, v: Tensor) -> Tensor:
         """Return the values on the grid after all layers."""
@@ -170,7 +158,7 @@ class GeoFNO(nn.Module):
         return v
 
     def _unit(self, points: Tensor) -> Tensor:
-        return (points.to(self._dtype) + 1) / 2
+        return (points + 1) / 2
 
     def _waves(self, x: Tensor) -> Waves:
         with torch.autocast(x.device.type, enabled=False):

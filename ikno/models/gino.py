@@ -31,6 +31,7 @@ from ikno.linalg import Grid
 from ikno.models.fourier import SpectralConv
 from ikno.models.layers import MLP, NerfFeatures
 from ikno.models.neighbors import Edges, flat, nearest, with_everyone, within
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
 
 Width = Annotated[int, Field(ge=1, le=65536)]
 
@@ -78,7 +79,7 @@ class GINOSettings(Settings):
         return Grid(size, (-1.0,) * dim, (1.0,) * dim)
 
 
-class GINO(nn.Module):
+class GINO(System):
     """Geometry-informed neural operator, in any number of dimensions.
 
     Quadrature weights are those of the first integral; without them all neighbors count alike. A value depends on its
@@ -86,9 +87,8 @@ class GINO(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GINOSettings | None = None) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GINOSettings()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.grid = s.grid(dim)
         width, lifted = s.hidden_channels, s.lifting_ratio * s.hidden_channels
         self.inputs = nn.Linear(in_channels or dim, width)
@@ -101,30 +101,18 @@ class GINO(nn.Module):
         self.to_queries = KernelIntegral(dim, width, s.out_kernel, s.radius, s.embedding_frequencies)
         self.projection = MLP(width, s.projection_channels, out_channels)
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        queries: Float[Tensor, "#batch queries dim"] | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
-        if features.shape[2] != self.in_channels:
-            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
-        dtype = self.inputs.weight.dtype
-        points = points.to(dtype)
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
         inputs = features if self.in_channels else points.expand(features.shape[0], -1, -1)
-        if mask is not None:
-            inputs = inputs.masked_fill(~mask[..., None], 0)
         grid = self.grid.points(points)[None]
         near = nearest(points, grid, 1, mask)
         latent = self.to_grid(self.inputs(inputs), points, grid, weights, mask)
         geometry = torch.cat([grid.expand(latent.shape[0], -1, -1), _distance(points, grid, near, latent)], -1)
         latent = self._process(self.lifting(torch.cat([latent, geometry], -1)))
-        values = self.to_queries(latent, grid, points if queries is None else queries.to(dtype))
-        values = self.projection(values)
-        return values if queries is not None or mask is None else values * mask[..., None]
+        values = self.to_queries(latent, grid, points if queries is None else queries)
+        return self.projection(values)
 
     def _process(self, latent: Float[Tensor, "batch count width"]) -> Float[Tensor, "batch count width"]:
         """Return the grid after the Fourier blocks."""
@@ -164,7 +152,7 @@ class KernelIntegral(nn.Module):
         """Return the integrals at the targets."""
         edges = with_everyone(within(sources, targets, self.radius, mask), nearest(sources, targets, 1, mask))
         clouds = edges.targets // targets.shape[1]
-        x, y = (flat(a.expand(clouds, -1, -1), clouds) for a in (sources, targets))
+        x, y = flat(sources, clouds), flat(targets, clouds)
         near, here = edges.gather(x), edges.gather_targets(y)
         psi = [edges.gather(self.embedding(x)), edges.gather_targets(self.embedding(y)), (near - here) / self.radius]
         kernel = self.kernel(torch.cat(psi, -1)) * self._shares(edges, x, weights, clouds)
@@ -176,7 +164,7 @@ class KernelIntegral(nn.Module):
         if weights is None:
             return 1 / edges.counts.to(x.dtype)[edges.target][None, :, None]
         weights = weights.to(x.dtype)[..., None].clamp(min=torch.finfo(x.dtype).tiny)
-        weights = edges.gather(weights if clouds == 1 else flat(weights.expand(clouds, -1, -1), clouds))
+        weights = edges.gather(flat(weights, clouds))
         return weights / edges.gather_targets(edges.sum(weights))
 
 
@@ -200,6 +188,6 @@ class FourierBlock(nn.Module):
 def _distance(points: Tensor, grid: Tensor, near: Edges, like: Tensor) -> Tensor:
     """Return the distance of each grid point to the nearest point of the cloud, for every sample."""
     clouds = near.targets // grid.shape[1]
-    x, y = (flat(a.expand(clouds, -1, -1), clouds) for a in (points, grid))
+    x, y = flat(points, clouds), flat(grid, clouds)
     distance = (near.gather(x) - near.gather_targets(y)).norm(dim=-1, keepdim=True)
     return near.sum(distance).view(clouds, -1, 1).expand(like.shape[0], -1, -1)

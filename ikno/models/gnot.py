@@ -23,13 +23,14 @@ compare with, the layers are counted by hand in the tests.
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.models.layers import MLP
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
 
 SHARP = 2.0  # factor of queries and keys at the start, so that queries read different means
 FIRST_VALUES = 0.1  # factor of the last map at the start; tokens have grown by then
@@ -86,15 +87,12 @@ class NormalizedAttention(nn.Module):
         share: Float[Tensor, "#batch points"],
     ) -> Float[Tensor, "batch tokens width"]:
         """Return what each token x reads from the tokens y, which count by their shares s."""
-        q = F.softmax(self._split(self.query(x)), -1)
-        k = F.softmax(self._split(self.key(y)), -1) * share[:, None, :, None]
+        q = F.softmax(split_heads(self.query(x), self.heads), -1)
+        k = F.softmax(split_heads(self.key(y), self.heads), -1) * share[:, None, :, None]
         total = q @ k.sum(2)[..., None]  # in (0, 1] where the shares add up to 1, 0 where there are no points
-        read = q @ (k.mT @ self._split(self.value(y)))
+        read = q @ (k.mT @ split_heads(self.value(y), self.heads))
         read = read / total.clamp(min=1e-20)
         return self.out((q + read).transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
 class Experts(nn.Module):
@@ -142,7 +140,7 @@ class GNOTBlock(nn.Module):
         return x + self.own_experts(x, parts)
 
 
-class GNOT(nn.Module):
+class GNOT(System):
     """GNOT on clouds of any dimension, called as ``model(features, points, queries)``.
 
     Queries read the tokens at the points and are not read: values at a query do not depend on the other queries.
@@ -150,9 +148,8 @@ class GNOT(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GNOTSettings | None = None) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GNOTSettings()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.trunk = ResidualMLP(dim, s.d_model, s.d_model, s.mlp_layers)
         self.branch = ResidualMLP(dim + in_channels, s.d_model, s.d_model, s.mlp_layers)
         self.blocks = nn.ModuleList(GNOTBlock(dim, s) for _ in range(s.num_layers))
@@ -161,42 +158,20 @@ class GNOT(nn.Module):
         with torch.no_grad():
             self.head.last.weight.mul_(FIRST_VALUES)
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        queries: Float[Tensor, "#batch queries dim"] | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
-        dtype, batch = self.head.last.weight.dtype, features.shape[0]
-        if mask is not None:
-            features = features.masked_fill(~mask[..., None], 0)
-        points = points.to(dtype)
-        share = _share(points, weights, mask)
-        y = self.branch(torch.cat([points.expand(batch, -1, -1), features.to(dtype)], -1))
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
+        batch, share = features.shape[0], mean_weights(points, weights, mask)
+        y = self.branch(torch.cat([points.expand(batch, -1, -1), features], -1))
         positions = points
         if queries is not None:
             clouds = max(len(points), len(queries))
-            positions = torch.cat([p.expand(clouds, -1, -1) for p in (points, queries.to(dtype))], 1)
+            positions = torch.cat([p.expand(clouds, -1, -1) for p in (points, queries)], 1)
         x = self.trunk(positions).expand(batch, -1, -1)
         for block in self.blocks:
             x = block(x, y, positions, share)
-        values = self.head(x if queries is None else x[:, points.shape[1] :])
-        return values if queries is not None or mask is None else values * mask[..., None]
-
-
-def _share(
-    points: Float[Tensor, "clouds points dim"],
-    weights: Float[Tensor, "_ points"] | None,
-    mask: Bool[Tensor, "_ points"] | None,
-) -> Float[Tensor, "_ points"]:
-    """Return how much each point counts, with sum 1; nothing if it is masked."""
-    share = points.new_ones(1, points.shape[1]) if weights is None else weights.to(points.dtype)
-    if mask is not None:
-        share = share * mask
-    return share / share.sum(1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
+        return self.head(x if queries is None else x[:, points.shape[1] :])
 
 
 def _initialize(module: nn.Module) -> None:

@@ -16,6 +16,8 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 KEPT = 64  # graphs; the least recently used one goes first
+NEIGHBORS = 4  # points from which values at a query are interpolated
+CURVE_BITS = 20  # cells of the curve are 2^-18 wide: points rarely share one
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,13 @@ class Edges:
 
 
 def flat(values: Float[Tensor, "batch points width"], clouds: int) -> Float[Tensor, "rows all_points width"]:
-    """Return values on their one cloud as they are, and those on clouds of their own side by side."""
-    return values if clouds == 1 else values.reshape(1, -1, values.shape[2])
+    """Return values on their one cloud as they are, and those on clouds of their own side by side.
+
+    Values that are the same for all of several clouds are repeated.
+    """
+    if clouds == 1:
+        return values
+    return values.expand(clouds, -1, -1).reshape(1, clouds * values.shape[1], values.shape[2])
 
 
 def within(
@@ -110,6 +117,46 @@ def with_everyone(edges: Edges, others: Edges) -> Edges:
     target = torch.cat([edges.target, others.target[extra]])
     order = torch.argsort(target, stable=True)
     return Edges(torch.cat([edges.source, others.source[extra]])[order], target[order], edges.targets)
+
+
+def interpolated(
+    values: Float[Tensor, "batch points width"],
+    points: Float[Tensor, "#batch points dim"],
+    queries: Float[Tensor, "#batch queries dim"],
+    mask: Bool[Tensor, "#batch points"] | None = None,
+) -> Float[Tensor, "batch queries width"]:
+    """Return means over the nearest points with weights 1 / distance^2: at a point, that point's own values."""
+    batch, count = values.shape[0], queries.shape[1]
+    if values.shape[2] == 0:
+        return values.new_zeros(batch, count, 0)
+    edges = nearest(points, queries, NEIGHBORS, mask)
+    clouds = edges.targets // count
+    apart = edges.gather(flat(points, clouds)) - edges.gather_targets(flat(queries, clouds))
+    near = 1 / apart.square().sum(-1, keepdim=True).clamp(min=1e-18)  # a query within 1e-9 of a point is that point
+    sums = edges.sum(edges.gather(flat(values, clouds)) * near)
+    return (sums / edges.sum(near).clamp(min=1e-18)).reshape(batch, count, values.shape[2])
+
+
+def along_curve(
+    points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "#clouds points"] | None = None
+) -> Int[Tensor, "clouds points"]:
+    """Return the indices of the points in the order along a space-filling (Morton) curve, masked ones last.
+
+    Points taken evenly in this order are spread like the cloud, however its points were numbered.
+    """
+    dim = points.shape[2]
+    cells = ((points.detach().clamp(-2, 2).double() + 2) * 2 ** (CURVE_BITS - 2)).long()
+    code = torch.zeros_like(cells[..., 0])
+    for bit in range(CURVE_BITS):
+        for axis in range(dim):
+            code |= (cells[..., axis] >> bit & 1) << (bit * dim + axis)
+    keys = [*points.detach().unbind(-1), code]  # coordinates decide inside a cell
+    if mask is not None:
+        keys.append(~mask.expand(len(points), -1))
+    order = torch.arange(points.shape[1], device=points.device).expand(len(points), -1)
+    for key in keys:  # the last key counts most
+        order = order.gather(1, key.gather(1, order).argsort(dim=1, stable=True))
+    return order
 
 
 _graphs: "OrderedDict[bytes, Edges]" = OrderedDict()

@@ -23,15 +23,16 @@ from functools import partial
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.models.layers import MLP
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
 
-EMPTY = 1e-5  # added to the total weight of a slice, which may have no points
+EMPTY = 1e-9  # added to the total weight of a slice, a share of all points, which may be nothing
 
 DISTINCT = 4.0  # factor of the scores at the start, which tells slices apart
 
@@ -70,18 +71,15 @@ class PhysicsAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens width"], share: Float[Tensor, "#batch points"]
     ) -> Float[Tensor, "batch tokens width"]:
-        """Return what the tokens read from the slices; the first tokens are the points, with their shares in these."""
+        """Return what the tokens read from the slices; the first tokens are the points, with their share of all."""
         count = share.shape[1]
-        scores = self.scores(self._split(self.to_scores(x)))
+        scores = self.scores(split_heads(self.to_scores(x), self.heads))
         weights = F.softmax(scores / self.temperature.clamp(0.1, 5), -1)
         given = weights[:, :, :count] * share[:, None, :, None]
         total = given.sum(2)[..., None] + EMPTY
-        slices = given.mT @ self._split(self.to_values(x[:, :count])) / total
+        slices = given.mT @ split_heads(self.to_values(x[:, :count]), self.heads) / total
         mixed = F.scaled_dot_product_attention(*self.qkv(slices).chunk(3, -1))
         return self.out((weights @ mixed).transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
 class TransolverBlock(nn.Module):
@@ -102,7 +100,7 @@ class TransolverBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-class Transolver(nn.Module):
+class Transolver(System):
     """Transolver on clouds of any dimension, called as ``model(features, points, queries)``.
 
     Queries read what the points have put into the slices and put in nothing: values at a query do not depend on the
@@ -112,9 +110,8 @@ class Transolver(nn.Module):
     def __init__(
         self, in_channels: int, out_channels: int, dim: int, settings: TransolverSettings | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or TransolverSettings()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         axes = [torch.linspace(-1, 1, s.reference_grid)] * dim
         self.reference: Tensor
         self.register_buffer("reference", torch.cartesian_prod(*axes).view(-1, dim), persistent=False)
@@ -126,43 +123,24 @@ class Transolver(nn.Module):
         self.head = nn.Linear(s.d_model, out_channels)
         self.apply(partial(_initialize, layers=s.num_layers))
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        queries: Float[Tensor, "#batch queries dim"] | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
         batch, count, channels = features.shape
-        if mask is not None:
-            features = features.masked_fill(~mask[..., None], 0)
         x = self._tokens(features, points)
         if queries is not None:
             nothing = features.new_zeros(batch, queries.shape[1], channels)
             x = torch.cat([x, self._tokens(nothing, queries)], 1)
-        share = self._share(points, weights, mask)
+        share = mean_weights(points, weights, mask)
         for block in self.blocks:
             x = block(x, share)
-        values = self.head(self.norm(x if queries is None else x[:, count:]))
-        return values if queries is not None or mask is None else values * mask[..., None]
+        return self.head(self.norm(x if queries is None else x[:, count:]))
 
     def _tokens(self, features: Tensor, points: Tensor) -> Tensor:
-        points = points.to(self.placeholder.dtype)
         position = _distances(points, self.reference) if len(self.reference) else points
-        joined = torch.cat([position.expand(features.shape[0], -1, -1), features.to(points.dtype)], -1)
+        joined = torch.cat([position.expand(features.shape[0], -1, -1), features], -1)
         return self.embedding(joined) + self.placeholder
-
-    def _share(self, points: Tensor, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds points"]:
-        """Return how much each point counts: 1 on average over the real points, 0 for the others."""
-        real = torch.ones(1, points.shape[1], dtype=self.placeholder.dtype, device=points.device)
-        if mask is not None:
-            real = mask.to(real.dtype)
-        if weights is None:
-            return real
-        share = weights.to(real.dtype) * real
-        return share * (real.sum(1, keepdim=True) / share.sum(1, keepdim=True).clamp(min=torch.finfo(real.dtype).tiny))
 
 
 def _distances(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ikno.errors import UserError
 from ikno.models import fourier
-from ikno.models.fourier import SpectralConv, Waves, frequencies, mean_weights, modes_per_axis
+from ikno.models.fourier import SpectralConv, Waves, frequencies, modes_per_axis
+from ikno.models.system import mean_weights
 
 
 def slow_convolution(u: Tensor, weight: Tensor, modes: tuple[int, ...]) -> Tensor:

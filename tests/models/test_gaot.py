@@ -52,68 +52,6 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
 VARIANTS = [{}, {"scales": (1.0, 2.0), "attention": "dot_product"}]
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("clouds", [1, 3])
-@pytest.mark.parametrize("channels", [0, 2])
-def test_shapes_and_gradients(dim: int, clouds: int, channels: int) -> None:
-    model = tiny(channels, dim, scales=(1.0, 1.5), attention="dot_product")
-    features, points = cloud(3, 30, channels), cloud(clouds, 30, dim, seed=1)
-    assert model(features, points, cloud(1, 7, dim)).shape == (3, 7, 3)
-    assert model(features, points, cloud(3, 7, dim)).shape == (3, 7, 3)
-    values = model(features, points)
-    assert values.shape == (3, 30, 3)
-    values.square().sum().backward()
-    for label, p in model.named_parameters():
-        assert p.grad is not None, label
-        assert p.grad.isfinite().all(), label
-        assert p.grad.any(), label
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("clouds", [1, 3])
-def test_permutations_batches_and_queries(clouds: int, variant: dict) -> None:
-    model = tiny(**variant)
-    features, points, queries = cloud(3, 40, 2), cloud(clouds, 40, 2, seed=1), cloud(clouds, 9, 2, seed=2)
-    weights = cloud(clouds, 40, seed=4).abs() + 0.1
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(3))
-    values = model(features, points, weights=weights)
-    assert close(model(features[:, order], points[:, order], weights=weights[:, order]), values[:, order])
-    at = model(features, points, queries)
-    assert close(model(features[:, order], points[:, order], queries), at)
-    assert close(model(features, points, queries[:, 4:6]), at[:, 4:6])
-    last = slice(-1, None)
-    assert close(model(features[2:], points[last], queries[last]), at[2:])
-
-
-@pytest.mark.parametrize("own", ["points", "mask", "both"])
-def test_padding_changes_nothing(own: str) -> None:
-    model = tiny()
-    features, points = cloud(2, 40, 2), cloud(2 if own != "mask" else 1, 40, 2, seed=1)
-    mask = torch.ones(1 if own == "points" else 2, 40, dtype=torch.bool)
-    mask[:, 25:] = False
-    if own != "points":
-        mask[1, 20:] = False
-    features = features.masked_fill(~mask[..., None], 1e3)
-    values, at = model(features, points, mask=mask), model(features, points, points[:, :5], mask=mask)
-    assert not values[~mask.expand(2, -1)].any()
-    for b in range(2):
-        n = int(mask[b % len(mask)].sum())
-        alone = features[b : b + 1, :n], points[b % len(points)][None, :n]
-        assert close(values[b : b + 1, :n], model(*alone))
-        assert close(at[b : b + 1], model(*alone, points[b % len(points)][None, :5]))
-
-
-def test_a_call_in_between_and_a_round_trip_change_nothing() -> None:
-    model, other = tiny(), GAOT(2, 3, 2, GAOTSettings.model_validate(TINY))
-    features, points = cloud(3, 40, 2), cloud(1, 40, 2, seed=1)
-    first = model(features, points)
-    assert not torch.equal(model(features, cloud(1, 40, 2, seed=5)), first)
-    assert torch.equal(model(features, points), first)
-    assert not torch.equal(other(features, points), first)
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other(features, points), first)
-
-
 def test_equal_weights_are_no_weights_and_doubled_points_are_doubled_weights() -> None:
     model = tiny()
     features, points = cloud(3, 40, 2), cloud(1, 40, 2, seed=1)
@@ -126,23 +64,6 @@ def test_equal_weights_are_no_weights_and_doubled_points_are_doubled_weights() -
     assert close(model(features, points, queries, weights), model(*twice, queries))
     per_sample = weights.expand(3, -1)
     assert close(model(features, points, queries, per_sample), model(features, points, queries, weights))
-
-
-def test_points_outside_the_box_and_far_from_all_others_get_values() -> None:
-    model = tiny(radius=0.05)
-    features, points = cloud(2, 5, 2), cloud(1, 5, 2, seed=1)
-    far = torch.tensor([[[1.2, -1.1], [3.0, 3.0], [0.1, 0.1]]])
-    values = model(features, points, far)
-    assert values.isfinite().all()
-    assert not close(values[:1], values[1:], 1e-6)  # the signal of the samples arrives
-
-
-def test_autocast() -> None:
-    model = tiny(attention="dot_product")
-    features, points = cloud(2, 40, 2), cloud(1, 40, 2, seed=1)
-    exact = model(features, points)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert close(model(features, points).float(), exact, 0.1)
 
 
 @pytest.mark.parametrize("attention", ["cosine", "dot_product"])
@@ -265,24 +186,3 @@ def test_settings_that_do_not_fit() -> None:
         GAOTSettings(hidden_size=20, num_heads=4)
     with pytest.raises(ValueError, match="2 feature channels"):
         tiny()(cloud(1, 5, 1), cloud(1, 5, 2))
-
-
-@pytest.mark.slow
-def test_it_overfits_eight_samples() -> None:
-    torch.manual_seed(0)
-    model = GAOT(1, 1, 2, GAOTSettings(**SMALL))
-    points = cloud(1, 128, 2)
-    phase = torch.arange(8.0)[:, None, None]
-    a = torch.sin(points[..., :1] + phase) + torch.cos(2 * points[..., 1:] - phase)
-    u = torch.cos(points[..., 1:] + phase) * torch.sin(points[..., :1] - phase)
-    steps = 400
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    error = torch.tensor(1.0)
-    for _ in range(steps):
-        error = ((model(a, points) - u).flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)).mean()
-        optimizer.zero_grad()
-        error.backward()
-        optimizer.step()
-        schedule.step()
-    assert error < 0.02

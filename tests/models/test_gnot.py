@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ikno.models.gnot import GNOT, SMALL, Experts, GNOTBlock, GNOTSettings, NormalizedAttention, ResidualMLP
+from ikno.models.gnot import GNOT, Experts, GNOTBlock, GNOTSettings, NormalizedAttention, ResidualMLP
 
 TINY = GNOTSettings(d_model=16, num_heads=2, num_layers=2, num_experts=3, ff_mult=2, mlp_layers=1)
 
@@ -21,123 +21,6 @@ def sample(batch: int = 2, points: int = 30, channels: int = 2, dim: int = 2, cl
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, atol=1e-4)
-
-
-@pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("channels", [0, 2])
-@pytest.mark.parametrize("clouds", [1, 2])
-def test_shapes(dim: int, channels: int, clouds: int) -> None:
-    model = make(channels, 3, dim)
-    features, points = sample(channels=channels, dim=dim, clouds=clouds)
-    assert model(features, points).shape == (2, 30, 3)
-    for queries in (torch.rand(1, 7, dim), torch.rand(2, 7, dim)):
-        values = model(features, points, queries)
-        assert values.shape == (2, 7, 3)
-        assert values.isfinite().all()
-
-
-@pytest.mark.parametrize("clouds", [1, 2])
-def test_order_of_points_does_not_matter(clouds: int) -> None:
-    model = make()
-    features, points = sample(clouds=clouds)
-    weights, queries, order = torch.rand(clouds, 30), torch.rand(1, 7, 2), torch.randperm(30)
-    moved = features[:, order], points[:, order]
-    assert close(model(*moved, weights=weights[:, order]), model(features, points, weights=weights)[:, order])
-    assert close(model(*moved, queries), model(features, points, queries))
-
-
-@pytest.mark.parametrize("clouds", [1, 2])
-def test_sample_alone_equals_sample_in_batch(clouds: int) -> None:
-    model = make()
-    features, points = sample(clouds=clouds)
-    queries = torch.rand(1, 7, 2)
-    for b in range(2):
-        cloud = points[b % clouds][None]
-        assert close(model(features[b : b + 1], cloud)[0], model(features, points)[b])
-        assert close(model(features[b : b + 1], cloud, queries)[0], model(features, points, queries)[b])
-
-
-@pytest.mark.parametrize("clouds", [1, 2])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_padding_changes_nothing(clouds: int, weighted: bool) -> None:
-    model = make()
-    features, points = sample(clouds=clouds)
-    queries = torch.rand(1, 7, 2)
-    mask = torch.arange(36) < 30
-    weights = torch.rand(clouds, 30) if weighted else None
-    more = torch.cat([features, torch.full((2, 6, 2), 9.0)], 1), torch.cat([points, torch.ones(clouds, 6, 2)], 1)
-    padding = {"mask": mask[None], "weights": None if weights is None else torch.cat([weights, weights[:, :6]], 1)}
-    padded = model(*more, **padding)
-    assert close(padded[:, :30], model(features, points, weights=weights))
-    assert (padded[:, 30:] == 0).all()
-    assert close(model(*more, queries, **padding), model(features, points, queries, weights))
-
-
-def test_cloud_without_points_gives_finite_values() -> None:
-    model = make()
-    features, points = sample()
-    mask = torch.stack([torch.ones(30, dtype=torch.bool), torch.zeros(30, dtype=torch.bool)])
-    values = model(features, points, torch.rand(1, 7, 2), torch.ones(1, 30), mask)
-    values.sum().backward()
-    assert values.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-
-
-def test_queries_do_not_see_each_other() -> None:
-    model = make()
-    features, points = sample()
-    queries = torch.rand(1, 9, 2)
-    alone = torch.cat([model(features, points, q[None, None]) for q in queries[0]], 1)
-    assert close(model(features, points, queries), alone)
-
-
-@pytest.mark.parametrize("channels", [0, 2])
-def test_query_on_a_point_has_its_value(channels: int) -> None:
-    features, points = sample(channels=channels)
-    model = make(channels)
-    order = torch.randperm(30)[:11]
-    assert close(model(features, points, points[:, order]), model(features, points)[:, order])
-
-
-def test_only_ratios_of_weights_count() -> None:
-    model = make()
-    features, points = sample()
-    assert close(model(features, points, weights=torch.full((1, 30), 7.0)), model(features, points))
-    # A point of weight 2 is two points.
-    weights = torch.ones(1, 30)
-    weights[0, 4] = 2
-    twice = torch.cat([features, features[:, 4:5]], 1), torch.cat([points, points[:, 4:5]], 1)
-    assert close(model(features, points, weights=weights), model(*twice)[:, :30])
-    assert not close(model(features, points, weights=weights), model(features, points))
-
-
-def test_state_and_earlier_calls() -> None:
-    model, copy = make(), GNOT(2, 3, 2, TINY)
-    features, points = sample()
-    first = model(features, points)
-    model(features, torch.rand(1, 30, 2))
-    assert torch.equal(model(features, points), first)
-    copy.load_state_dict(model.state_dict())
-    assert torch.equal(copy(features, points), first)
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_gradients_reach_every_parameter(asked: bool) -> None:
-    model = make()
-    features, points = sample()
-    model(features, points, torch.rand(1, 7, 2) if asked else None).square().sum().backward()
-    for name, p in model.named_parameters():
-        assert p.grad is not None, name
-        assert p.grad.isfinite().all(), name
-        assert p.grad.abs().sum() > 0, name
-
-
-def test_autocast() -> None:
-    model = make()
-    features, points = sample()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = model(features, points)
-    assert torch.allclose(low.float(), model(features, points), atol=0.1)
 
 
 def test_normalized_attention_typed_out() -> None:
@@ -206,26 +89,3 @@ def test_size() -> None:
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ValueError, match="multiple of num_heads"):
         GNOTSettings(d_model=10, num_heads=4)
-
-
-@pytest.mark.slow
-def test_overfits_eight_samples() -> None:
-    torch.manual_seed(0)
-    model = GNOT(1, 1, 2, GNOTSettings(**SMALL))
-    points = 2 * torch.rand(1, 128, 2) - 1
-    a, b, c = torch.randn(3, 8, 1)
-    x, y = points.unbind(-1)
-    features = (a * torch.sin(2 * x) * torch.cos(y) + b * torch.cos(2 * y) + c)[..., None]
-    target = (a * torch.cos(x + y) + b * torch.sin(2 * y) + c * x)[..., None]
-    steps = 250
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = (model(features, points) - target).norm() / target.norm()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    error = (model(features, points) - target).norm() / target.norm()
-    assert error < 0.02

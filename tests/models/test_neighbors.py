@@ -1,11 +1,13 @@
 """Graphs between clouds beside loops over all pairs."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 
 from ikno.models import neighbors
-from ikno.models.neighbors import Edges, flat, nearest, with_everyone, within
+from ikno.models.neighbors import Edges, along_curve, flat, interpolated, nearest, with_everyone, within
 
 
 def cloud(*shape: int, seed: int = 0) -> Tensor:
@@ -111,3 +113,28 @@ def test_no_points_at_all() -> None:
     for edges in (within(x, y, 0.4, nobody), nearest(x, y, 3, nobody), within(x, y + 10, 0.1)):
         assert len(edges.source) == 0
         assert (edges.mean(torch.zeros(1, 0, 2)) == 0).all()
+
+
+@pytest.mark.parametrize("clouds", [1, 2])
+def test_values_between_points(clouds: int) -> None:
+    features, points, queries = cloud(2, 40, 3), cloud(clouds, 40, 2, seed=1), cloud(clouds, 11, 2, seed=2)
+    mask = cloud(2, 40, seed=3) < 0.6
+    for m in (None, mask):
+        found = interpolated(features, points, queries, m)
+        for b, q in itertools.product(range(2), range(11)):
+            squares = [(p - queries[b % clouds, q]).square().sum().item() for p in points[b % clouds]]
+            real = [i for i in range(40) if m is None or m[b, i]]
+            four = sorted(real, key=lambda i: squares[i])[:4]
+            total = sum(1 / squares[i] for i in four)
+            expected = torch.stack([features[b, i] / squares[i] / total for i in four]).sum(0)
+            torch.testing.assert_close(found[b, q], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(interpolated(features, points, points), features)
+    empty = interpolated(features, points, queries, torch.zeros(1, 40, dtype=torch.bool))
+    assert (empty == 0).all()
+
+
+def test_the_curve_goes_through_quadrants() -> None:
+    points = torch.tensor([[[0.5, 0.5], [-0.5, 0.5], [0.9, -0.1], [-0.5, -0.5], [-0.6, -0.6], [0.1, -0.9], [0.5, 0.4]]])
+    assert along_curve(points).tolist() == [[4, 3, 5, 2, 1, 6, 0]]
+    mask = torch.tensor([[True, True, True, False, True, True, True]])
+    assert along_curve(points, mask).tolist() == [[4, 5, 2, 1, 6, 0, 3]]

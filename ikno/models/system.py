@@ -1,0 +1,72 @@
+"""The call that all systems share: what is checked before a model computes and promised about its result."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ikno.errors import UserError
+
+Features = Float[Tensor, "batch points channels"]
+Points = Float[Tensor, "#batch points dim"]
+Queries = Float[Tensor, "#batch queries dim"]
+Weights = Float[Tensor, "#batch points"]
+Mask = Bool[Tensor, "#batch points"]
+Values = Float[Tensor, "batch queries out_channels"]
+
+
+class System(nn.Module):
+    """A model called as ``model(features, points, queries)``; subclasses compute ``values``.
+
+    There everything has the type of the parameters, and features of masked points are 0.
+    """
+
+    dimensions: tuple[int, ...] = (1, 2, 3)
+
+    def __init__(self, in_channels: int, out_channels: int, dim: int) -> None:
+        super().__init__()
+        if dim not in self.dimensions:
+            possible = ", ".join(map(str, self.dimensions))
+            raise UserError(f"{type(self).__name__} works in {possible} dimensions, found {dim}; choose another model")
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
+
+    def forward(
+        self,
+        features: Features,
+        points: Points,
+        queries: Queries | None = None,
+        weights: Weights | None = None,
+        mask: Mask | None = None,
+    ) -> Values:
+        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        if features.shape[2] != self.in_channels:
+            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+        dtype = next(self.parameters()).dtype
+        features, points = features.to(dtype), points.to(dtype)
+        if mask is not None:
+            features = features.masked_fill(~mask[..., None], 0)
+        asked = None if queries is None else queries.to(dtype)
+        values = self.values(features, points, asked, None if weights is None else weights.to(dtype), mask)
+        return values if queries is not None or mask is None else values * mask[..., None]
+
+    def values(
+        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
+    ) -> Values:
+        """Return the values at the queries, or at the points if there are none."""
+        raise NotImplementedError
+
+
+def mean_weights(
+    points: Float[Tensor, "clouds points dim"],
+    weights: Float[Tensor, "_ points"] | None,
+    mask: Bool[Tensor, "_ points"] | None,
+) -> Float[Tensor, "_ points"]:
+    """Return weights that add up to 1 over the real points: sums with them are means over the cloud."""
+    result = points.new_ones(1, points.shape[1]) if weights is None else weights
+    if mask is not None:
+        result = result * mask
+    return result / result.sum(1, keepdim=True).clamp(min=torch.finfo(result.dtype).tiny)
+
+
+def split_heads(x: Float[Tensor, "batch tokens width"], heads: int) -> Float[Tensor, "batch heads tokens _"]:
+    """Return the channels of each head."""
+    return x.unflatten(2, (heads, -1)).transpose(1, 2)
