@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
+from ikno import cost
 from ikno.models import IKNO, build
 
 LIMIT = 6.0  # GB of resident memory
@@ -41,19 +42,19 @@ def main() -> None:
     settings = {"grid_size": 24, "contraction": args.contraction}
     model = build("ikno-tp", in_channels=6 + 3, out_channels=4, dim=3, seed=0, **settings).eval()
     assert isinstance(model, IKNO)
-    base = resident = measure.resident("VmRSS")
+    base = resident = cost.resident("VmRSS")
     rows: list[dict[str, str | int | float]] = []
     with torch.no_grad():
         for _ in range(args.repeats):
             start = time.perf_counter()
             cloud = model.locate(points)
             state = model.encode(features, cloud)
-            encoded, resident = time.perf_counter(), measure.resident("VmHWM")
+            encoded, resident = time.perf_counter(), cost.resident("VmHWM")
             values = model.decode(state, cloud)
             decoded = time.perf_counter()
             assert values.shape == (1, args.points, 4)
             assert bool(values.isfinite().all())
-            peak = measure.resident("VmHWM") / 1e3
+            peak = cost.resident("VmHWM") / 1e3
             rows.append(
                 {
                     "points": f"{args.points:,}",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
+from ikno import cost
 from ikno.linalg import Cloud, Grid, contraction, grid_to_points, locate, points_to_grid
 from ikno.linalg.contraction import Local
 from ikno.models import BaseKernel
@@ -90,7 +91,7 @@ def geometry_seconds(case: Case) -> float:
     """Return the CPU seconds of locating a cloud and sorting it into blocks."""
     grid = Grid((case.size,) * case.dim, (-1.0,) * case.dim, (1.0,) * case.dim)
     points = sample_points(case.cloud, case.points, case.dim)
-    return measure.interleaved({"locate": lambda: locate(points, grid).blocks}, 3)["locate"].cpu
+    return cost.interleaved({"locate": lambda: locate(points, grid).blocks}, 3)["locate"].cpu
 
 
 def nodes_per_cell(case: Case) -> str:
@@ -110,7 +111,7 @@ def measured(case: Case, direction: str, peak: float, repeats: int, full: bool) 
     gigaflop = measure.operations(local)
     calls = {"dense": prepare(case, direction, "dense", part), "local": local}
     # The large case is long enough to be timed once; both forms have run by now.
-    seconds = measure.interleaved(calls, 1 if case.dim == 3 else repeats, warm_up=case.dim == 2)
+    seconds = cost.interleaved(calls, 1 if case.dim == 3 else repeats, warm_up=case.dim == 2)
     dense_cpu, local_cpu = seconds["dense"].cpu * part, seconds["local"].cpu
     return {
         "points": f"{case.points:,}",
@@ -122,8 +123,8 @@ def measured(case: Case, direction: str, peak: float, repeats: int, full: bool) 
         "local s": local_cpu,
         "ratio": dense_cpu / local_cpu,
         "geometry s": geometry_seconds(case),
-        "dense MB": measure.peak_memory(prepare, case, direction, "dense", part),
-        "local MB": measure.peak_memory(prepare, case, direction, "local"),
+        "dense MB": cost.peak_memory(prepare, case, direction, "dense", part),
+        "local MB": cost.peak_memory(prepare, case, direction, "local"),
         "error: values": values,
         "gradients": gradients,
         "nodes": nodes_per_cell(case),

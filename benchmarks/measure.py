@@ -1,15 +1,10 @@
-"""What the benchmarks share: the matrix-product peak, interleaved times, peak memory, operation counts, tables."""
+"""What the benchmarks share beside ``ikno.cost``: the matrix-product peak, operation counts, tables."""
 
 import argparse
 import json
 import math
-import multiprocessing
-import re
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import torch
 from rich.console import Console
@@ -17,7 +12,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-Call = Callable[[], object]
+from ikno.cost import Call
+
 Row = Mapping[str, str | int | float]
 
 # Fused attention has operators of its own on the CPU, which the counter does not know by itself.
@@ -27,14 +23,6 @@ _ATTENTION = {
         sdpa_backward_flop_count(grad, q, k, v)
     ),
 }
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """Median times of a call: on the clock, and of the processor summed over threads."""
-
-    wall: float
-    cpu: float
 
 
 def arguments(description: str | None, repeats: int, threads: int) -> argparse.ArgumentParser:
@@ -58,65 +46,11 @@ def product_peak() -> float:
     return best
 
 
-def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -> dict[str, Seconds]:
-    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike."""
-    wall: dict[str, list[float]] = {name: [] for name in calls}
-    cpu: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(-1 if warm_up else 0, repeats):
-        for name, call in calls.items():
-            wall_start, cpu_start = time.perf_counter(), time.process_time()
-            call()
-            wall_stop, cpu_stop = time.perf_counter(), time.process_time()
-            if turn >= 0:
-                wall[name].append(wall_stop - wall_start)
-                cpu[name].append(cpu_stop - cpu_start)
-    return {name: Seconds(statistics.median(wall[name]), statistics.median(cpu[name])) for name in calls}
-
-
 def operations(call: Call) -> float:
     """Return the GFLOP of all matrix products and attention in a call, backward pass included; nothing else counts."""
     with FlopCounterMode(display=False, custom_mapping=_ATTENTION) as counter:
         call()
     return counter.get_total_flops() / 1e9
-
-
-def resident(field: str) -> float:
-    """Return a memory field of this process in MB: VmRSS, what it holds now, or VmHWM, the most it ever held (Linux).
-
-    ``getrusage`` is no substitute: a child process inherits the peak of its parent there.
-    """
-    status = Path("/proc/self/status")
-    found = re.search(rf"{field}:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) * 1024 / 1e6 if found else math.nan
-
-
-def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
-    """Return the MB that a call needs at its peak above what its inputs occupy, measured in a new process.
-
-    ``prepare(*settings)`` makes the inputs and returns the call; it is a function of a module, settings are picklable.
-    """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_in_child, args=(sender, torch.get_num_threads(), prepare, settings))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    finally:
-        process.join()
-
-
-def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tuple[object, ...]) -> None:
-    torch.set_num_threads(threads)
-    call = prepare(*settings)
-    warm = torch.ones(64, 64, requires_grad=True)
-    (warm @ warm).sum().backward()  # buffers and threads that any first product and backward pass make
-    reset = Path("/proc/self/clear_refs")
-    if reset.exists():
-        reset.write_text("5")  # sets VmHWM to VmRSS
-    base = resident("VmRSS")
-    call()
-    sender.send(resident("VmHWM") - base)
 
 
 def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
+from ikno import cost
 from ikno.linalg import RESOLVENTS, Grid, kron_dense
 from ikno.models import BaseKernel
 
@@ -61,7 +62,7 @@ def measured(size: tuple[int, ...], repeats: int, peak: float) -> list[dict[str,
     count = torch.Size(size).numel()
     names = [n for n in NAMES if n != "dense" or count <= LARGEST]
     calls = {name: prepare(size, name) for name in names}
-    seconds = measure.interleaved(calls, repeats)
+    seconds = cost.interleaved(calls, repeats)
     rows: list[dict[str, str | int | float]] = []
     for name in names:
         values = gradients = float("nan")
@@ -76,7 +77,7 @@ def measured(size: tuple[int, ...], repeats: int, peak: float) -> list[dict[str,
                 "resolvent": f"truncated({ORDER})" if name == "truncated" else name,
                 "wall s": seconds[name].wall,
                 "CPU s": seconds[name].cpu,
-                "peak MB": measure.peak_memory(prepare, size, name),
+                "peak MB": cost.peak_memory(prepare, size, name),
                 "error: values": values,
                 "gradients": gradients,
                 "of peak": gigaflop / seconds[name].cpu / peak * torch.get_num_threads(),

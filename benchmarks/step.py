@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import measure
+from ikno import cost
 from ikno.linalg import Cloud
 from ikno.models import IKNO, build
 
@@ -42,7 +43,7 @@ def _step(model: nn.Module, features: Tensor, cloud: Cloud, target: Tensor) -> T
 def measured(normalize: bool, batch: int, clouds: int, repeats: int, peak: float) -> list[dict[str, str | int | float]]:
     """Return one row per form of the contraction; ratios are to the dense form."""
     calls = {form: prepare(form, batch, clouds, normalize) for form in ("dense", "local")}
-    seconds = measure.interleaved(calls, repeats)
+    seconds = cost.interleaved(calls, repeats)
     reference = calls["dense"]()
     rows: list[dict[str, str | int | float]] = []
     for form, call in calls.items():
@@ -57,7 +58,7 @@ def measured(normalize: bool, batch: int, clouds: int, repeats: int, peak: float
                 "ratio": seconds[form].wall / seconds["dense"].wall,
                 "CPU s": seconds[form].cpu,
                 "CPU ratio": seconds[form].cpu / seconds["dense"].cpu,
-                "peak MB": measure.peak_memory(prepare, form, batch, clouds, normalize),
+                "peak MB": cost.peak_memory(prepare, form, batch, clouds, normalize),
                 "GFLOP": gigaflop,
                 "GFLOP/s": gigaflop / seconds[form].wall,
                 "of peak": gigaflop / seconds[form].wall / peak,

@@ -33,6 +33,10 @@ FORMAT = 1
 CHECKPOINTS = ("best", "last")
 
 
+class BusyError(UserError):
+    """Another process holds the run."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run's directory; ``create`` or ``open`` one."""
@@ -117,7 +121,7 @@ class Run:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(
+                raise BusyError(
                     f"{self.path}: another process is training here; choose another folder (--out)"
                 ) from None
             except OSError as error:

@@ -284,7 +284,7 @@ def test_search(ikno: Screen, folder: Path) -> None:
 def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     from ikno.cli import learn
 
-    bar = learn._training_bar()
+    bar = learn.training_bar()
 
     class Bar:
         def __enter__(self) -> Any:
@@ -299,7 +299,7 @@ def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.Mo
         def __exit__(self, *error: Any) -> Any:
             return bar.__exit__(*error)
 
-    monkeypatch.setattr(learn, "_training_bar", Bar)
+    monkeypatch.setattr(learn, "training_bar", Bar)
     shown = ikno("search", "small.toml", *SMALL, "--out", "elsewhere/stopped")
     assert shown.code == 3
     expected = "elsewhere/stopped: stopped and saved; the same command with --out elsewhere/stopped goes on"
@@ -363,3 +363,30 @@ def test_help_and_settings_errors_need_not_wait_for_torch(tmp_path: Path) -> Non
     assert max(map(len, result.stdout.splitlines())) <= 120
     assert result.stderr.splitlines()[0] == "Error: train.epohcs: no such setting; did you mean 'epochs'?"
     assert len(result.stderr.splitlines()) == 2
+
+
+def test_compare(ikno: Screen, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ikno.comparison.costs.peak_memory", lambda prepare, config: 12.5)
+    words = ["compare", "small.toml", "preset=smoke", "train.batch=6", "ikno-tp.d_model=4"]
+    options = ["--models", "ikno-tp,fno-dse", "--budget", "2 epochs", "--seeds", 2, "--target", 0.5]
+    shown = ikno(*words, *options)
+    assert shown.code == 0
+    assert "small: 6 training, 1 validation and 1 test samples" in shown.out
+    for text in ("ikno-tp", "fno-dse", "nearest training sample", "s to 50 %"):
+        assert text in shown.out
+    out = folder / "comparisons" / "small"
+    assert {p.name for p in out.iterdir() if p.is_file()} == {
+        *("costs.json", "costs.lock", "errors.png", "table.json", "table.md")
+    }
+    assert len(list(out.glob("*/run.json"))) == 4
+    again = ikno(*words, *options, "--json")
+    assert json.loads(again.out) == json.loads((out / "table.json").read_text())
+    assert "epoch" not in again.err  # nothing was trained
+
+
+def test_wrong_comparisons(ikno: Screen) -> None:
+    ikno.refused("what to compare on is missing", "compare")
+    ikno.refused("budget: write for instance", "compare", "small.toml", "--budget", "40")
+    ikno.refused("--rates: numbers separated by commas", "compare", "small.toml", "--rates", "fast")
+    ikno.refused("no model named 'gat'", "compare", "small.toml", "--models", "gat")
+    ikno.refused("models have settings of their own", "compare", "small.toml", "model.d_model=3")

@@ -9,12 +9,13 @@ PACKAGE = Path(__file__).parents[1] / "ikno"
 
 # A part may import parts of lower layers only; parts of one layer never import each other, but for the exceptions.
 LAYERS = [
-    {"linalg", "metrics", "errors", "atomic"},
+    {"linalg", "metrics", "errors", "atomic", "cost"},
     {"config", "device"},
     {"models", "data"},
     {"surrogate"},
     {"runs"},
     {"training", "evaluation"},
+    {"comparison"},
     {"paper", "plots", "export"},
     {"serve", "cli"},
 ]

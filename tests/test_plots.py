@@ -18,6 +18,9 @@ from ikno.evaluation import Fields
 from ikno.models.ikno import IKNO, IKNOSettings
 from ikno.models.layers import MLP
 from ikno.plots import Canvas, plot_data, plot_errors, plot_fields, plot_kernels, plot_rollout, plot_training
+from ikno.plots import fields as fields_module
+from ikno.plots.canvas import percent
+from ikno.plots.fields import plot_errors_of
 
 RNG = np.random.default_rng(0)
 
@@ -580,3 +583,26 @@ def test_pictures_of_runs_have_the_suffix_of_a_picture(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"a picture is a \.png, \.pdf or \.svg file"):
             call()
     assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_several_models(tmp_path: Path) -> None:
+    """One scale for all, in which half of the models fit; a prediction that is not finite does not spoil it."""
+    rng = np.random.default_rng(0)
+    points, truth = rng.random((60, 2)), rng.normal(size=(1, 60, 1))
+    made = {}
+    for size, name in ((0.01, "good"), (0.1, "fair"), (np.nan, "broken")):
+        prediction = truth + size
+        made[name] = Fields(3, points, truth[0], truth, prediction, (0.0,), ("u",), ("f",))
+    shown = []
+    with pytest.MonkeyPatch.context() as patch:
+        draw = fields_module.table
+        patch.setattr(fields_module, "table", lambda rows: shown.extend(rows) or draw(rows))
+        (file,) = plot_errors_of(made, tmp_path / "errors.png", columns=2)
+    assert file.stat().st_size > 1000
+    panels = [p for row in shown for p in row.panels]
+    assert [len(row.panels) for row in shown] == [2, 2]
+    assert [p.scale[1] for p in panels[1:]] == pytest.approx([0.1] * 3)
+    share = np.abs(truth).sum() / 60
+    assert panels[1].title == f"good: {percent(0.01 / share)}"
+    with pytest.raises(UserError, match="no model to draw"):
+        plot_errors_of({}, tmp_path / "none.png")

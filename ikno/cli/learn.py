@@ -1,33 +1,20 @@
 """Commands about learning: train, search, evaluate, predict, plot, runs."""
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ikno.cli.options import Json, parse_overrides
+from ikno.cli.options import STOPPED, Device, Json, Target, first_process, target, training_bar
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
     from ikno.config import Config
     from ikno.runs import Run
-    from ikno.training import Report
 
-Target = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME|CARD|FILE|CONFIG|KEY=VALUE",
-        help="A benchmark, a card or config (.toml) or a data file; then settings, for instance model=ikno-vanilla "
-        "preset=paper train.epochs=40 model.grid_size=32.",
-    ),
-]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0 or auto.")]
 Which = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
 # The paper's metric is the median over samples per component; "per chunk" pools vx and vy, as GAOT's code does.
 TITLES = {
@@ -39,7 +26,6 @@ TITLES = {
     "normalized MSE": "MSE",
     "normalized MAE": "MAE",
 }
-STOPPED = 3  # exit code: stopped by a signal, saved, can be resumed
 
 
 def train(
@@ -50,7 +36,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume goes on as if nothing had happened."""
-    name, overrides = _target(what)
+    name, overrides = target(what)
     if name is None and not resume:
         raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
     if resume and out is None:
@@ -70,12 +56,12 @@ def train(
     from ikno.training import train as fit
 
     try:
-        with _training_bar() as show:
+        with training_bar() as show:
             run = fit(config, path, resume, report=lambda r: show("", r))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         raise typer.Exit(STOPPED) from None
-    if not _first_process():
+    if not first_process():
         return
     found = _outcome(run)
     if as_json:
@@ -88,11 +74,6 @@ def train(
         text += f", best validation error {found['validation']:.2%} in epoch {found['best epoch']}"
     print(text)
     print(f"Next: ikno evaluate {run.path}   ikno plot {run.path}")
-
-
-def _first_process() -> bool:
-    """Tell whether this is the one of several processes (torchrun) that speaks."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _outcome(run: "Run") -> dict[str, Any]:
@@ -114,7 +95,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for the initial kernel scales: each factor for a share of the epochs, then the best to the end."""
-    name, overrides = _target(what)
+    name, overrides = target(what)
     if name is None:
         raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
     config = _config(name, overrides)
@@ -129,7 +110,7 @@ def search(
     from ikno.training import search as find
 
     try:
-        with _training_bar() as show:
+        with training_bar() as show:
             found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
     except Stopped:
         print(f"{path}: stopped and saved; the same command with --out {path} goes on", file=sys.stderr)
@@ -292,13 +273,6 @@ def runs(
     Console().print(table)
 
 
-def _target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:
-    """Return the name, if the first word is one, and the settings that follow."""
-    words = list(what or [])
-    name = words.pop(0) if words and "=" not in words[0] else None
-    return name, parse_overrides(words)
-
-
 def _config(name: str, overrides: dict[str, Any]) -> "Config":
     from ikno.config import make_config
 
@@ -310,32 +284,3 @@ def _free_folder(config: "Config") -> Path:
     base = f"{Path(config.data.name).name.partition('.')[0]}-{config.model['name']}"
     names = [base, *(f"{base}-{i}" for i in range(2, 10_000))]
     return next(p for p in (Path("runs") / n for n in names) if not p.exists())
-
-
-@contextmanager
-def _training_bar() -> Iterator[Any]:
-    """Yield a function that shows a Report: error, speed and time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"))
-    bar = Progress(
-        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)
-    )
-
-    def show(prefix: str, report: "Report") -> None:
-        error = "" if report.validation is None else f", validation {report.validation:.2%}"
-        text = f"{prefix}epoch {report.epoch}/{report.epochs}, loss {report.loss:.4f}{error}"
-        speed = f"{report.seconds_per_step:.2f} s/step"
-        if not _first_process():
-            return
-        if not bar.task_ids:
-            bar.start()  # not before: without a task it leaves an empty line, also above an error
-            bar.add_task(text, total=report.steps, speed=speed)
-        bar.update(bar.task_ids[0], completed=report.step, total=report.steps, description=text, speed=speed)
-
-    try:
-        yield show
-    finally:
-        if bar.task_ids:
-            bar.stop()

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
-KEPT = 64  # graphs; the least recently used one goes first
+KEPT_BYTES = 2**30  # of graphs; the least recently used one goes first
 NEIGHBORS = 4  # points from which values at a query are interpolated
 CURVE_BITS = 20  # cells of the curve are 2^-18 wide: points rarely share one
 
@@ -159,7 +159,7 @@ def along_curve(
     return order
 
 
-_graphs: "OrderedDict[bytes, Edges]" = OrderedDict()
+_graphs: "OrderedDict[bytes, tuple[Tensor, Tensor]]" = OrderedDict()
 
 
 def _kept(
@@ -169,30 +169,40 @@ def _kept(
     mask: Tensor | None,
     search: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> Edges:
-    """Return the edges of a search in each cloud; those of clouds with the same content are found once."""
+    """Return the edges of a search in each cloud; those of a cloud with the same content are found once."""
     x, y = (a.detach().double().cpu().numpy() for a in (points, centers))
     real = None if mask is None else mask.cpu().numpy()
-    digest = hashlib.sha256(repr((how, x.shape, y.shape, str(points.device))).encode())
-    for array in (x, y) if real is None else (x, y, real):
-        digest.update(np.ascontiguousarray(array).data)
-    key = digest.digest()
-    if key in _graphs:
-        _graphs.move_to_end(key)
-        return _graphs[key]
     clouds = max(len(x), len(y), 1 if real is None else len(real))
-    source, target = [], []
+    found = []
     for b in range(clouds):
-        xb, yb = x[b % len(x)], y[b % len(y)]
-        chosen = np.arange(len(xb)) if real is None else np.flatnonzero(real[b % len(real)])
-        if not len(chosen):
-            continue
-        s, t = search(xb[chosen], yb)
-        source.append(chosen[s] + b * len(xb))
-        target.append(t + b * len(yb))
-    made = [np.concatenate(a) if a else np.zeros(0, int) for a in (source, target)]
-    first, second = (torch.from_numpy(a.astype(np.int64)).to(points.device) for a in made)
-    edges = Edges(first, second, clouds * y.shape[1])
-    _graphs[key] = edges
-    while len(_graphs) > KEPT:
-        _graphs.popitem(last=False)
-    return edges
+        of_cloud = [np.ascontiguousarray(a[b % len(a)]) for a in ((x, y) if real is None else (x, y, real))]
+        digest = hashlib.sha256(repr((how, *(a.shape for a in of_cloud), str(points.device))).encode())
+        for array in of_cloud:
+            digest.update(array.data)
+        key = digest.digest()
+        if key not in _graphs:
+            made = _searched(search, *of_cloud)
+            _graphs[key] = made[0].to(points.device), made[1].to(points.device)
+            while len(_graphs) > 1 and sum(2 * s.nbytes for s, _ in _graphs.values()) > KEPT_BYTES:
+                _graphs.popitem(last=False)
+        _graphs.move_to_end(key)
+        found.append(_graphs[key])
+    if clouds == 1:
+        return Edges(found[0][0], found[0][1], y.shape[1])
+    source = torch.cat([s + b * x.shape[1] for b, (s, _) in enumerate(found)])
+    target = torch.cat([t + b * y.shape[1] for b, (_, t) in enumerate(found)])
+    return Edges(source, target, clouds * y.shape[1])
+
+
+def _searched(
+    search: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    points: np.ndarray,
+    centers: np.ndarray,
+    mask: np.ndarray | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return sources and targets of the edges in one cloud, from real points only."""
+    chosen = np.arange(len(points)) if mask is None else np.flatnonzero(mask)
+    if not len(chosen) or not len(centers):
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    source, target = search(points[chosen], centers)
+    return torch.from_numpy(chosen[source].astype(np.int64)), torch.from_numpy(target.astype(np.int64))

@@ -1,6 +1,6 @@
 """Pictures of fields on clouds: data sets, predictions, rollouts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,30 @@ def plot_rollout(field: Fields, out: Path, columns: int = 5) -> list[Path]:
         *files,
         movie(lambda k: [Row(canvas, name, at(k)) for name, at in named], field.times, title, out.with_suffix(".gif")),
     ]
+
+
+def plot_errors_of(fields: Mapping[str, Fields], out: Path, columns: int = 5) -> list[Path]:
+    """Draw the errors of several models for one sample, all in one scale, and return the file.
+
+    The first variable at the final time. Half of the models have larger errors than the scale shows: one that
+    fails must not hide the others.
+    """
+    check_name(out)
+    if not fields:
+        raise UserError(f"{out}: there is no model to draw; give at least one")
+    first = next(iter(fields.values()))
+    canvas, truth = canvas_of(first.points), first.truth[-1, :, 0]
+    errors = {label: field.prediction[-1, :, 0] - truth for label, field in fields.items()}
+    tops = sorted(float(np.quantile(np.abs(e), 0.998)) if np.isfinite(e).all() else np.inf for e in errors.values())
+    top = tops[(len(tops) - 1) // 2]
+    top = top if 0 < top < np.inf else 1.0
+    panels = [Panel(truth, scale(truth), f"truth, {first.variables[0]}")]
+    for label, error in errors.items():
+        share = percent(float(np.abs(error).sum() / max(np.abs(truth).sum(), 1e-30)))
+        panels.append(Panel(error, (-top, top, ERRORS), f"{label}: {share}"))
+    rows = [Row(canvas, "", panels[i : i + columns]) for i in range(0, len(panels), columns)]
+    when = f", t = {first.times[-1]:.4g}" if first.times != (0.0,) else ""
+    return save(table(rows)[0], out, f"sample {first.sample}{when}: errors")
 
 
 def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:

@@ -1,12 +1,13 @@
 """All pictures of a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ikno.errors import UserError
 from ikno.evaluation import fields, load_evaluation, problem_of
 from ikno.models import IKNO, BaseKernel
 from ikno.plots.charts import plot_errors, plot_kernels, plot_training
-from ikno.plots.fields import plot_fields, plot_rollout
+from ikno.plots.fields import plot_errors_of, plot_fields, plot_rollout
 from ikno.runs import Run
 
 
@@ -43,3 +44,13 @@ def plot_run(
     if isinstance(model, IKNO) and all(isinstance(k, BaseKernel) for k in model.branches):
         paths += plot_kernels(model, out / "kernels.png")
     return paths
+
+
+def plot_comparison(runs: Mapping[str, Run], out: Path) -> list[Path]:
+    """Draw the errors of several runs on one data set for the first test sample, and return the file."""
+    found = {}
+    for label, run in runs.items():
+        result = load_evaluation(run)
+        strategy = "autoregressive" if result is None else result["best"]["strategy"]
+        found[label] = fields(run.surrogate(), problem_of(run), count=1, strategy=strategy)[0]
+    return plot_errors_of(found, out)

@@ -1,6 +1,8 @@
 """Training: the loop, several processes, and the search for kernel scales."""
 
 from ikno.training.engine import Report, Stopped, train
+from ikno.training.prepare import complete, new_surrogate
 from ikno.training.search import Found, search
+from ikno.training.step import prepare_step
 
-__all__ = ["Found", "Report", "Stopped", "search", "train"]
+__all__ = ["Found", "Report", "Stopped", "complete", "new_surrogate", "prepare_step", "search", "train"]

@@ -169,30 +169,9 @@ class Training:
         self._end_of_epoch()
 
     def _step(self, batch: Batch, chosen: list[int]) -> float | None:
-        """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite.
-
-        ``chosen`` are the items of all processes, ``batch`` those of this one.
-        """
+        """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite."""
         at, s = self.at, self.settings
-        rate = learning_rate(s, at.step, self.steps)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-            for parameters in optimizer.param_groups:
-                parameters["lr"] = rate
-        torch.manual_seed(_seed(self.config.seed, at.step, self.processes.rank))  # dropout
-        self.surrogate.train()
-        total = torch.zeros((), device=self.processes.device)
-        parts = _parts(batch, s.micro_batch)
-        for i, part in enumerate(parts):
-            with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
-                losses = self._losses(part.to(self.processes.device))
-                # Processes average their gradients: with this factor the average is that of the whole batch.
-                share = self.processes.size / len(chosen) if self.processes.mine(chosen) else 0.0
-                loss = losses.sum() * share
-                loss.backward()
-            total += loss.detach() / self.processes.size
-        value = float(self.processes.total(total))
-        norm = self._clip()
+        value, norm = self.gradient(batch, chosen)
         if not (np.isfinite(value) and np.isfinite(norm)):
             at.bad, at.skipped = at.bad + 1, at.skipped + 1
             samples = [self.items.sample(i) for i in chosen]
@@ -205,9 +184,37 @@ class Training:
                 )
             return None
         at.bad = 0
-        for optimizer in self.optimizers:
-            optimizer.step()
+        self.update()
         return value
+
+    def gradient(self, batch: Batch, chosen: list[int]) -> tuple[float, float]:
+        """Compute the gradients; return the loss of the whole batch and the norm before clipping.
+
+        ``chosen`` are the items of all processes, ``batch`` those of this one.
+        """
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.rank))  # dropout
+        self.surrogate.train()
+        total = torch.zeros((), device=self.processes.device)
+        parts = _parts(batch, self.settings.micro_batch)
+        for i, part in enumerate(parts):
+            with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
+                losses = self._losses(part.to(self.processes.device))
+                # Processes average their gradients: with this factor the average is that of the whole batch.
+                share = self.processes.size / len(chosen) if self.processes.mine(chosen) else 0.0
+                loss = losses.sum() * share
+                loss.backward()
+            total += loss.detach() / self.processes.size
+        return float(self.processes.total(total)), self._clip()
+
+    def update(self) -> None:
+        """Move the weights along the gradients."""
+        rate = learning_rate(self.settings, self.at.step, self.steps)
+        for optimizer in self.optimizers:
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = rate
+            optimizer.step()
 
     def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
         device = self.processes.device

@@ -1,6 +1,7 @@
 """Graphs between clouds beside loops over all pairs."""
 
 import itertools
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -93,17 +94,26 @@ def test_clouds_side_by_side() -> None:
 
 
 def test_graphs_are_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same shape is not the same cloud; an equal copy is."""
-    monkeypatch.setattr(neighbors, "KEPT", 2)
+    """The same shape is not the same cloud; an equal copy is, also among others."""
+    monkeypatch.setattr(neighbors, "_graphs", OrderedDict())
+    searched = []
+    search = neighbors._searched
+    monkeypatch.setattr(neighbors, "_searched", lambda *a: searched.append(1) or search(*a))
     x, y = cloud(1, 30, 2), cloud(1, 20, 2, seed=1)
     first = within(x, y, 0.4)
-    assert within(x.clone(), y.clone(), 0.4) is first
+    assert within(x.clone(), y.clone(), 0.4).source is first.source
     other = within(cloud(1, 30, 2, seed=5), y, 0.4)
     assert pairs(other) != pairs(first)
     assert pairs(within(x, y, 0.3)) < pairs(first)
-    mask = torch.ones(1, 30, dtype=torch.bool)
-    assert within(x, y, 0.4, mask) is not first
-    assert len(neighbors._graphs) == 2
+    assert len(searched) == 3
+    both = within(torch.cat([cloud(1, 30, 2, seed=5), x]), y, 0.4)
+    assert len(searched) == 3
+    assert pairs(both) == pairs(other) | {(i + 20, j + 30) for i, j in pairs(first)}
+    within(x, y, 0.4, torch.ones(1, 30, dtype=torch.bool))
+    assert len(searched) == 4
+    monkeypatch.setattr(neighbors, "KEPT_BYTES", 0)
+    within(x, y, 0.2)
+    assert len(neighbors._graphs) == 1
     assert pairs(within(x, y, 0.4)) == pairs(first)
 
 

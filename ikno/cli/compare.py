@@ -1,0 +1,101 @@
+"""The command that compares models."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ikno.cli.options import STOPPED, Json, Target, target, training_bar
+from ikno.errors import UserError
+
+MODELS = "ikno-tp,gaot,rigno,transolver,gnot,upt,gino,geofno,fno-dse"
+
+
+def compare(
+    what: Target = None,
+    models: Annotated[str, typer.Option(help="The models, separated by commas.")] = MODELS,
+    budget: Annotated[
+        str | None, typer.Option(help="For each model: '40 epochs' or '300 seconds' (default: the preset's epochs).")
+    ] = None,
+    optimizers: Annotated[str, typer.Option(help="adamw, muon or both (default: the preset's).")] = "",
+    rates: Annotated[
+        str, typer.Option(help="Learning rates; each is tried with a third of the epochs, the best goes on.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each model, with seeds 0, 1, ...")] = 1,
+    goal: Annotated[
+        float | None, typer.Option("--target", min=0, help="Tell how long each takes to this validation error (0.1).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of all runs (default: comparisons/NAME).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train models on the same data with the same budget, and print error, size, time and memory in one table.
+
+    Settings as in `train`; those of one model begin with its name: gaot.radius=0.1. All runs, the table (.md, .json)
+    and a picture of the errors are kept in --out. Ctrl-C saves; the same command goes on, and several may share the
+    work in one folder.
+    """
+    name, overrides = target(what)
+    if name is None:
+        raise UserError("what to compare on is missing; name a benchmark (`ikno data list`), a card or a data file")
+    try:
+        chosen = [float(r) for r in rates.split(",")] if rates else []
+    except ValueError:
+        raise UserError(f"--rates: numbers separated by commas are needed, found {rates!r}") from None
+    from ikno.comparison import Budget, Plan, markdown
+    from ikno.comparison import compare as run
+
+    plan = Plan(
+        name=name,
+        models=models.split(","),
+        overrides=overrides,
+        budget=Budget() if budget is None else Budget.parse(budget),
+        optimizers=optimizers.split(",") if optimizers else (),
+        rates=chosen,
+        seeds=range(seeds),
+        target=goal,
+    )
+    folder = out or Path("comparisons") / Path(name).name.partition(".")[0]
+    from ikno.plots import plot_comparison
+    from ikno.training import Stopped
+
+    try:
+        with training_bar() as show:
+            result, runs = run(
+                plan,
+                folder,
+                lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+                lambda text: print(text, file=sys.stderr),
+            )
+    except Stopped:
+        print(f"{folder}: stopped and saved; the same command goes on", file=sys.stderr)
+        raise typer.Exit(STOPPED) from None
+    (folder / "table.md").write_text(markdown(result))
+    pictures = plot_comparison(runs, folder / "errors.png") if runs else []
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    _print(result)
+    print(f"{folder}: table.md, table.json" + "".join(f", {p.name}" for p in pictures))
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.comparison import caption, cells_of
+
+    header, lines = cells_of(result)
+    table = Table(box=None)
+    for column in header:
+        table.add_column(column, justify="left" if column in ("model", "optimizer") else "right")
+    for line in lines:
+        table.add_row(*line)
+    console = Console()
+    console = console if console.is_terminal else Console(width=max(console.width, 120))
+    console.print(caption(result), highlight=False)
+    console.print(table)
+    for row in result["rows"]:
+        if row["reason"]:
+            console.print(f"{row['model']}, {row['optimizer']}: {row['reason']}", highlight=False)

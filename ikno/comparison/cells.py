@@ -1,0 +1,81 @@
+"""Cells: one config, trained and evaluated once, found again by what decides its result."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ikno.config import MOVABLE, Config, flattened
+from ikno.evaluation import evaluate, load_evaluation, save_evaluation
+from ikno.runs import Run
+from ikno.training import Report, train
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A complete config, the data it is for (a digest), and the folder that holds all cells."""
+
+    config: Config
+    data: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run, named for people and, at its end, by all that decides the result."""
+        c = self.config
+        digest = digest_of(c, self.data)[:8]
+        name = (
+            f"{c.model['name']}-{c.train.optimizer}-{c.train.learning_rate:g}-{c.train.epochs}ep-seed{c.seed}-{digest}"
+        )
+        return self.folder / name
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished cell: its run and its evaluation."""
+
+    run: Run
+    evaluation: dict[str, Any]
+
+    @property
+    def error(self) -> float:
+        """The main metric of the set on the test samples, with the best rollout."""
+        return self.evaluation["best"]["value"]
+
+    @property
+    def validation(self) -> float:
+        """The best validation error."""
+        return min((e for _, e in self.validations()), default=float("inf"))
+
+    @property
+    def steps(self) -> int:
+        """The steps of the whole training."""
+        return max((r["step"] for r in self.run.log()), default=0)
+
+    def validations(self) -> list[tuple[int, float]]:
+        """Return pairs of steps and validation errors."""
+        return [(r["step"], r["validation"]) for r in self.run.log() if r.get("validation") is not None]
+
+    def steps_to(self, error: float) -> int | None:
+        """Return the steps after which the validation error was first at most this, None if never."""
+        return next((step for step, found in self.validations() if found <= error), None)
+
+
+def measured(cell: Cell, report: Callable[[Report], None] = lambda report: None) -> Measured:
+    """Return the cell trained and evaluated; what is there already is not done again, what was begun goes on."""
+    begun = (cell.path / "run.json").exists()
+    if begun and (found := load_evaluation(run := Run.open(cell.path))) is not None:
+        return Measured(run, found)
+    run = train(cell.config, cell.path, resume=begun, report=report)
+    found = evaluate(run)
+    save_evaluation(run, found)
+    return Measured(run, found)
+
+
+def digest_of(config: Config, data: str, without: Collection[str] = ()) -> str:
+    """Return a digest of all settings that decide a result, but for some, and of the data."""
+    settings = flattened(config.model_dump(mode="json"))
+    decisive = {k: v for k, v in sorted(settings.items()) if k not in MOVABLE and k not in without}
+    return hashlib.sha256(json.dumps([decisive, data]).encode()).hexdigest()

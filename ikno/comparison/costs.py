@@ -1,0 +1,69 @@
+"""What a step of training costs each model: seconds in turns with the others, peak memory in a process of its own."""
+
+import fcntl
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ikno.comparison.cells import digest_of
+from ikno.config import Config
+from ikno.cost import interleaved, peak_memory
+from ikno.data.problem import Problem
+from ikno.errors import UserError
+from ikno.runs import write_atomic
+from ikno.training import new_surrogate, prepare_step
+
+REPEATS = 5
+# What does not change the cost of a step.
+FREE = ("train.learning_rate", "train.epochs", "seed")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters of the model; one step of training: seconds on the clock and of the processor, peak memory in MB."""
+
+    parameters: int
+    seconds: float
+    cpu_seconds: float
+    memory: float
+
+
+def measure_costs(
+    configs: Mapping[str, Config],
+    problem: Problem,
+    file: Path,
+    report: Callable[[str], None] = lambda text: None,
+) -> dict[str, Cost]:
+    """Return the cost of each complete config on the first batch of the problem.
+
+    All are timed in turns in this process. Results are kept in the file, for this number of threads and device;
+    one process measures at a time.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    threads, data = torch.get_num_threads(), problem.digest()
+    keys = {k: f"{digest_of(c, data, FREE)[:16]} {c.device} {threads} threads" for k, c in configs.items()}
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = _kept(file)
+        missing = {k: c for k, c in configs.items() if keys[k] not in kept}
+        if missing:
+            report(f"measuring the cost of {len(missing)} models")
+            times = interleaved({k: prepare_step(c, problem) for k, c in missing.items()}, REPEATS)
+            for k, config in missing.items():
+                size = sum(p.numel() for p in new_surrogate(config, problem).model.parameters())
+                memory = peak_memory(prepare_step, config)
+                kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, memory)
+            write_atomic(file, json.dumps({k: asdict(c) for k, c in kept.items()}, indent=1).encode())
+    return {k: kept[key] for k, key in keys.items()}
+
+
+def _kept(file: Path) -> dict[str, Cost]:
+    if not file.exists():
+        return {}
+    try:
+        return {k: Cost(**c) for k, c in json.loads(file.read_bytes()).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: damaged ({error}); remove it, costs are then measured again") from None

@@ -1,0 +1,51 @@
+"""The table of a comparison as text."""
+
+from typing import Any
+
+
+def caption(result: dict[str, Any]) -> str:
+    """Return one line on what was compared."""
+    samples = result["samples"]
+    points = f", {result['points']:,} points" if result["points"] else ""
+    return (
+        f"{result['benchmark']}: {samples['train']} training, {samples['validation']} validation and {samples['test']} "
+        f"test samples{points}; budget {result['budget']}, {len(result['seeds'])} seed"
+        f"{'s' if len(result['seeds']) > 1 else ''}, {result['machine']['threads']} thread"
+        f"{'s' if result['machine']['threads'] > 1 else ''}"
+    )
+
+
+def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of the table; guesses that need no model come last."""
+    target = result["target"]
+    header = ["model", "optimizer", "rate", "error", "parameters", "epochs", "s / step", "training s", "peak MB"]
+    if target is not None:
+        header.append(f"s to {100 * target:g} %")
+    lines = []
+    for row in result["rows"]:
+        error = "-" if row["error"] is None else f"{100 * row['error']:.2f}"
+        if row["std"] is not None:
+            error += f" ± {100 * row['std']:.2f}"
+        line = [row["model"], row["optimizer"], _text(row["learning_rate"], "g"), f"{error} %" if error != "-" else "-"]
+        line += [_text(row["parameters"], ",d"), _text(row["epochs"], "d"), _text(row["seconds_per_step"], ".3f")]
+        line += [_text(row["seconds"], ".0f"), _text(row["memory"], ".0f")]
+        if target is not None:
+            line.append(_text(row["seconds_to_target"], ".0f"))
+        lines.append(line)
+    for name, value in result["guesses"].items():
+        lines.append([name, "", "", f"{100 * value:.2f} %", *[""] * (len(header) - 4)])
+    return header, lines
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return the table for a document."""
+    header, lines = cells_of(result)
+    left = [":--" if name in ("model", "optimizer") else "--:" for name in header]
+    text = [f"| {' | '.join(cells)} |" for cells in (header, left, *lines)]
+    reasons = [f"- {r['model']}, {r['optimizer']}: {r['reason']}" for r in result["rows"] if r["reason"]]
+    metric = f"Error: {result['metric']} on the test samples." if result["metric"] else ""
+    return "\n".join([caption(result) + ". " + metric, "", *text, *([""] if reasons else []), *reasons]) + "\n"
+
+
+def _text(value: int | float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

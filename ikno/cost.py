@@ -1,0 +1,89 @@
+"""What a call costs: times taken in turns, and the memory it needs at its peak."""
+
+import math
+import multiprocessing
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Median times of a call: on the clock, and of the processor summed over threads."""
+
+    wall: float
+    cpu: float
+
+
+def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -> dict[str, Seconds]:
+    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike."""
+    wall: dict[str, list[float]] = {name: [] for name in calls}
+    cpu: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(-1 if warm_up else 0, repeats):
+        for name, call in calls.items():
+            wall_start, cpu_start = time.perf_counter(), time.process_time()
+            call()
+            _wait()
+            wall_stop, cpu_stop = time.perf_counter(), time.process_time()
+            if turn >= 0:
+                wall[name].append(wall_stop - wall_start)
+                cpu[name].append(cpu_stop - cpu_start)
+    return {name: Seconds(statistics.median(wall[name]), statistics.median(cpu[name])) for name in calls}
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def resident(field: str) -> float:
+    """Return a memory field of this process in MB: VmRSS, what it holds now, or VmHWM, the most it ever held (Linux).
+
+    ``getrusage`` is no substitute: a child process inherits the peak of its parent there.
+    """
+    status = Path("/proc/self/status")
+    found = re.search(rf"{field}:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) * 1024 / 1e6 if found else math.nan
+
+
+def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
+    """Return the MB that a call needs at its peak above what its inputs occupy, measured in a new process.
+
+    That of the GPU if the call uses one, else of the process (Linux).
+    ``prepare(*settings)`` makes the inputs and returns the call; it is a function of a module, settings are picklable.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_in_child, args=(sender, torch.get_num_threads(), prepare, settings))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
+
+
+def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tuple[object, ...]) -> None:
+    torch.set_num_threads(threads)
+    call = prepare(*settings)
+    if torch.cuda.is_initialized():
+        base = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        sender.send((torch.cuda.max_memory_allocated() - base) / 1e6)
+        return
+    warm = torch.ones(64, 64, requires_grad=True)
+    (warm @ warm).sum().backward()  # buffers and threads that any first product and backward pass make
+    reset = Path("/proc/self/clear_refs")
+    if reset.exists():
+        reset.write_text("5")  # sets VmHWM to VmRSS
+    base = resident("VmRSS")
+    call()
+    sender.send(resident("VmHWM") - base)

@@ -1,0 +1,30 @@
+"""One step of training as a call, to measure what it costs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ikno.config import Config
+from ikno.data.batches import shuffled
+from ikno.data.problem import Problem, open_problem
+from ikno.runs import Run
+from ikno.training.distributed import group
+from ikno.training.engine import Training
+from ikno.training.prepare import complete, new_surrogate
+
+
+def prepare_step(config: Config, problem: Problem | None = None) -> Callable[[], object]:
+    """Return a call that makes one step on the first batch, weights included, as training does; nothing is written."""
+    problem = problem or open_problem(config.data, config.seed)
+    config = complete(config, problem)
+    surrogate = new_surrogate(config, problem)
+    run = Run(Path(), config, problem.card, surrogate.signature)  # only its settings are used
+    with group(config.device) as processes:
+        training = Training(run, config, problem, surrogate, processes, lambda report: None)
+    chosen = shuffled(len(training.items), config.train.batch, config.seed, 0)[0]
+    batch = next(iter(training.items.loader(0, [chosen], 0)))
+
+    def step() -> None:
+        training.gradient(batch, chosen)
+        training.update()
+
+    return step
