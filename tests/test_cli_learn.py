@@ -390,3 +390,17 @@ def test_wrong_comparisons(ikno: Screen) -> None:
     ikno.refused("--rates: numbers separated by commas", "compare", "small.toml", "--rates", "fast")
     ikno.refused("no model named 'gat'", "compare", "small.toml", "--models", "gat")
     ikno.refused("models have settings of their own", "compare", "small.toml", "model.d_model=3")
+
+
+def test_efficiency(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ikno.comparison.efficiency.peak_memory", lambda *_: 12.5)
+    words = ["efficiency", "--preset", "smoke", "--points", 60, "--grid", 4, "--repeats", 1, "--samples", 100]
+    shown = ikno(*words, "--models", "ikno-tp,gaot", "--double")
+    assert shown.code == 0
+    for text in ("60 points, batch 1, preset smoke", "ikno-tp", "gaot", "x 2 points", "% gathers"):
+        assert text in shown.out
+    found = json.loads(ikno(*words, "--models", "fno-dse", "--json").out)
+    row = found["rows"][0]
+    assert row["seconds_per_epoch"] == pytest.approx(100 * row["seconds"])
+    ikno.refused("no model named 'goat'", "efficiency", "--models", "goat")
+    ikno.refused("no preset 'big'", "efficiency", "--preset", "big")

@@ -8,7 +8,7 @@ import typer
 
 from ikno import __version__
 from ikno.cli import learn
-from ikno.cli.compare import compare
+from ikno.cli.compare import compare, efficiency
 from ikno.cli.data import data
 from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.errors import UserError
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data, name="data")
-for command in (learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs, compare):
+for command in (learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs, compare, efficiency):
     app.command()(command)
 
 

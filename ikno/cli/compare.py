@@ -1,6 +1,7 @@
-"""The command that compares models."""
+"""Commands that compare models: what they reach, and what they cost."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from ikno.cli.options import STOPPED, Json, Target, target, training_bar
 from ikno.errors import UserError
 
 MODELS = "ikno-tp,gaot,rigno,transolver,gnot,upt,gino,geofno,fno-dse"
+
+EFFICIENT = "ikno-tp,gaot,transolver,ikno-dense"
 
 
 def compare(
@@ -99,3 +102,59 @@ def _print(result: dict[str, Any]) -> None:
     for row in result["rows"]:
         if row["reason"]:
             console.print(f"{row['model']}, {row['optimizer']}: {row['reason']}", highlight=False)
+
+
+def efficiency(
+    models: Annotated[str, typer.Option(help="The models, separated by commas; all of them: all.")] = EFFICIENT,
+    points: Annotated[int, typer.Option(min=1, help="Points of the cloud.")] = 16431,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 1,
+    grid: Annotated[int, typer.Option(min=2, help="Latent grid of IKNO along each axis.")] = 32,
+    preset: Annotated[str, typer.Option(help="Sizes of the models: smoke, cpu or paper.")] = "paper",
+    samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch (1,024 trajectories, 28 pairs).")] = 28672,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 3,
+    double: Annotated[bool, typer.Option("--double", help="Also with twice the points, to see the growth.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Measure a training step of each model: seconds in turns, peak memory, and where the time goes.
+
+    The defaults are the paper's table: the shape of Wave-C-Sines, published sizes, IKNO with and without the
+    Kronecker product.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.comparison import KINDS, Shape, measure_efficiency
+    from ikno.config import PRESETS, suggest
+    from ikno.models import MODELS as KNOWN
+
+    if preset not in PRESETS:
+        raise UserError(f"--preset: no preset {preset!r}; {suggest(preset, PRESETS)}")
+    names = list(KNOWN) if models == "all" else models.split(",")
+    shape = Shape(points=points, batch=batch, grid=grid, device=device)
+    rows = measure_efficiency(names, shape, repeats, preset, double, lambda text: print(text, file=sys.stderr))
+    for row in rows:
+        row["seconds_per_epoch"] = row["seconds"] / batch * samples
+    threads = torch.get_num_threads()
+    if as_json:
+        facts = {"points": points, "batch": batch, "grid": grid, "preset": preset, "threads": threads, "device": device}
+        print(json.dumps({**facts, "rows": rows}, indent=2))
+        return
+    console = Console()
+    console = console if console.is_terminal else Console(width=max(console.width, 150))
+    where = f"{threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
+    console.print(f"Training step, {points:,} points, batch {batch}, preset {preset}, {where}", highlight=False)
+    table = Table(box=None)
+    growth = ["x 2 points"] if double else []
+    columns = ("parameters", "s / step", "CPU s", "s / epoch", "peak MB", *growth, *(f"% {k}" for k in KINDS), "% rest")
+    table.add_column("model")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        line = [f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
+        line += [f"{row['seconds_per_epoch']:,.0f}", f"{row['memory']:.0f}"]
+        line += [f"{row['growth']:.2f}"] if double else []
+        table.add_row(row["model"], *line, *(f"{100 * v:.0f}" for v in row["profile"].values()))
+    console.print(table)

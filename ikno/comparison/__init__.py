@@ -3,13 +3,16 @@
 from ikno.comparison.cells import Cell, measured
 from ikno.comparison.compare import Budget, Plan, Shown, compare, cost_of
 from ikno.comparison.costs import Cost, measure_costs
+from ikno.comparison.efficiency import KINDS, Shape, measure_efficiency
 from ikno.comparison.table import caption, cells_of, markdown
 
 __all__ = [
+    "KINDS",
     "Budget",
     "Cell",
     "Cost",
     "Plan",
+    "Shape",
     "Shown",
     "caption",
     "cells_of",
@@ -17,5 +20,6 @@ __all__ = [
     "cost_of",
     "markdown",
     "measure_costs",
+    "measure_efficiency",
     "measured",
 ]
