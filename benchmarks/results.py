@@ -10,13 +10,25 @@ from pathlib import Path
 import torch
 
 from benchmarks import measure
-from ikno.comparison import Budget, Plan, Shown, compare, cost_of, markdown
+from ikno.comparison import (
+    Budget,
+    Plan,
+    Shape,
+    Shown,
+    compare,
+    cost_of,
+    costs_of,
+    markdown,
+    markdown_table,
+    measure_efficiency,
+)
 from ikno.data.generate import Job, generate
+from ikno.models import MODELS as MODELS_OF
 from ikno.plots import plot_comparison
 
 MODELS = (
-    *("ikno-tp", "ikno-vanilla", "ikno-first-order", "ikno-cross-attention"),
-    *("gaot", "rigno", "transolver", "gnot", "upt", "gino", "geofno", "fno-dse"),
+    *("ikno-tp", "fno-dse", "geofno", "gino", "gaot", "upt", "transolver", "gnot", "rigno"),
+    *("ikno-vanilla", "ikno-first-order", "ikno-cross-attention"),
 )
 # Options of the generator, samples, their split, settings, the error to be reached.
 SETS = {
@@ -24,6 +36,8 @@ SETS = {
     "elasticity": ({}, 384, [256, 64, 64], {}, 0.15),
     "wave-layer": ({"points": 1024}, 160, [96, 32, 32], {"data.stride": 7}, 0.5),
 }
+EFFICIENT = ("ikno-tp", "gaot", "transolver", "ikno-dense")  # the paper's table
+PAIRS = 1024 * 28  # samples of an epoch of Wave-C-Sines
 RATES = (5e-4, 1.5e-3, 5e-3)
 EPOCHS, SEEDS = 12, 2
 
@@ -40,15 +54,30 @@ def plan_of(name: str, out: Path) -> Plan:
     return Plan(str(file), MODELS, overrides, budget, ("adamw", "muon"), RATES, range(SEEDS), target)
 
 
+def efficiency_page() -> str:
+    """Return the tables of costs at the published sizes: the paper's, and all models on 9,216 points."""
+    text = []
+    for models, shape in ((EFFICIENT, Shape()), (list(MODELS_OF), Shape(points=9216))):
+        rows = measure_efficiency(models, shape, double=len(models) > len(EFFICIENT), say=print)
+        threads = torch.get_num_threads()
+        title = f"{shape.points:,} points in a disc, batch {shape.batch}, published sizes, {threads} threads."
+        text += [title, "", markdown_table(*costs_of(rows, shape.batch, PAIRS)), ""]
+    return "\n".join(text)
+
+
 def main() -> None:
     parser = measure.arguments(__doc__, repeats=1, threads=1)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of all runs (default results)")
     parser.add_argument("--only", nargs="+", default=list(SETS), choices=list(SETS), help="these sets only")
+    parser.add_argument("--efficiency", action="store_true", help="write docs/results/efficiency.md, and train nothing")
     parser.add_argument("--costs", action="store_true", help="measure what a step of each costs, and train nothing")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     pages = Path(__file__).parents[1] / "docs" / "results"
     pages.mkdir(exist_ok=True)
+    if args.efficiency:
+        (pages / "efficiency.md").write_text(efficiency_page())
+        return
     plans = {name: plan_of(name, args.out) for name in args.only}
     for name, plan in plans.items():
         if args.costs:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -46,7 +46,7 @@ def compare(
         chosen = [float(r) for r in rates.split(",")] if rates else []
     except ValueError:
         raise UserError(f"--rates: numbers separated by commas are needed, found {rates!r}") from None
-    from ikno.comparison import Budget, Plan, markdown
+    from ikno.comparison import Budget, Plan, caption, cells_of, markdown
     from ikno.comparison import compare as run
 
     plan = Plan(
@@ -79,29 +79,28 @@ def compare(
     if as_json:
         print(json.dumps(result, indent=2))
         return
-    _print(result)
+    _print(caption(result), *cells_of(result))
+    for row in result["rows"]:
+        if row["reason"]:
+            print(f"{row['model']}, {row['optimizer']}: {row['reason']}")
     print(f"{folder}: table.md, table.json" + "".join(f", {p.name}" for p in pictures))
 
 
-def _print(result: dict[str, Any]) -> None:
+def _print(title: str, header: list[str], lines: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ikno.comparison import caption, cells_of
+    from ikno.comparison import LEFT
 
-    header, lines = cells_of(result)
     table = Table(box=None)
     for column in header:
-        table.add_column(column, justify="left" if column in ("model", "optimizer") else "right")
+        table.add_column(column, justify="left" if column in LEFT else "right")
     for line in lines:
         table.add_row(*line)
     console = Console()
-    console = console if console.is_terminal else Console(width=max(console.width, 120))
-    console.print(caption(result), highlight=False)
+    console = console if console.is_terminal else Console(width=max(console.width, 160))
+    console.print(title, highlight=False)
     console.print(table)
-    for row in result["rows"]:
-        if row["reason"]:
-            console.print(f"{row['model']}, {row['optimizer']}: {row['reason']}", highlight=False)
 
 
 def efficiency(
@@ -123,10 +122,8 @@ def efficiency(
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
     import torch
-    from rich.console import Console
-    from rich.table import Table
 
-    from ikno.comparison import KINDS, Shape, measure_efficiency
+    from ikno.comparison import Shape, costs_of, measure_efficiency
     from ikno.config import PRESETS, suggest
     from ikno.models import MODELS as KNOWN
 
@@ -135,26 +132,11 @@ def efficiency(
     names = list(KNOWN) if models == "all" else models.split(",")
     shape = Shape(points=points, batch=batch, grid=grid, device=device)
     rows = measure_efficiency(names, shape, repeats, preset, double, lambda text: print(text, file=sys.stderr))
-    for row in rows:
-        row["seconds_per_epoch"] = row["seconds"] / batch * samples
     threads = torch.get_num_threads()
     if as_json:
         facts = {"points": points, "batch": batch, "grid": grid, "preset": preset, "threads": threads, "device": device}
         print(json.dumps({**facts, "rows": rows}, indent=2))
         return
-    console = Console()
-    console = console if console.is_terminal else Console(width=max(console.width, 150))
     where = f"{threads} thread{'s' if threads > 1 else ''}" if device == "cpu" else device
-    console.print(f"Training step, {points:,} points, batch {batch}, preset {preset}, {where}", highlight=False)
-    table = Table(box=None)
-    growth = ["x 2 points"] if double else []
-    columns = ("parameters", "s / step", "CPU s", "s / epoch", "peak MB", *growth, *(f"% {k}" for k in KINDS), "% rest")
-    table.add_column("model")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        line = [f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
-        line += [f"{row['seconds_per_epoch']:,.0f}", f"{row['memory']:.0f}"]
-        line += [f"{row['growth']:.2f}"] if double else []
-        table.add_row(row["model"], *line, *(f"{100 * v:.0f}" for v in row["profile"].values()))
-    console.print(table)
+    title = f"Training step, {points:,} points, batch {batch}, preset {preset}, {where}"
+    _print(title, *costs_of(rows, batch, samples))

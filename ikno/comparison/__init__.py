@@ -4,10 +4,11 @@ from ikno.comparison.cells import Cell, measured
 from ikno.comparison.compare import Budget, Plan, Shown, compare, cost_of
 from ikno.comparison.costs import Cost, measure_costs
 from ikno.comparison.efficiency import KINDS, Shape, measure_efficiency
-from ikno.comparison.table import caption, cells_of, markdown
+from ikno.comparison.table import LEFT, caption, cells_of, costs_of, markdown, markdown_table
 
 __all__ = [
     "KINDS",
+    "LEFT",
     "Budget",
     "Cell",
     "Cost",
@@ -18,7 +19,9 @@ __all__ = [
     "cells_of",
     "compare",
     "cost_of",
+    "costs_of",
     "markdown",
+    "markdown_table",
     "measure_costs",
     "measure_efficiency",
     "measured",

@@ -24,12 +24,9 @@ class Cell:
     @property
     def path(self) -> Path:
         """The folder of the run, named for people and, at its end, by all that decides the result."""
-        c = self.config
-        digest = digest_of(c, self.data)[:8]
-        name = (
-            f"{c.model['name']}-{c.train.optimizer}-{c.train.learning_rate:g}-{c.train.epochs}ep-seed{c.seed}-{digest}"
-        )
-        return self.folder / name
+        config, train = self.config, self.config.train
+        how = f"{train.optimizer}-{train.learning_rate:g}-epochs{train.epochs}-seed{config.seed}"
+        return self.folder / f"{config.model['name']}-{how}-{digest_of(config, self.data)[:8]}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,23 +61,19 @@ def measure_efficiency(
     rows = []
     for name in models:
         say(f"memory and profile of {name}")
-        rows.append(
-            {
-                "model": name,
-                "parameters": steps[name].parameters,
-                "seconds": seconds[name].wall,
-                "cpu_seconds": seconds[name].cpu,
-                "memory": peak_memory(prepare, name, shape, preset),
-                "profile": shares(steps[name]),
-            }
-        )
-    steps.clear()
-    if double:
-        say("timing with twice the points")
-        twice = Shape(**{**vars(shape), "points": 2 * shape.points})
-        grown = interleaved({name: prepare(name, twice, preset) for name in models}, repeats)
-        for row in rows:
-            row["growth"] = grown[row["model"]].wall / row["seconds"]
+        row: dict[str, Any] = {
+            "model": name,
+            "parameters": steps[name].parameters,
+            "seconds": seconds[name].wall,
+            "cpu_seconds": seconds[name].cpu,
+            "memory": peak_memory(prepare, name, shape, preset),
+            "profile": shares(steps[name]),
+        }
+        if double:
+            pair = {"once": steps[name], "twice": prepare(name, replace(shape, points=2 * shape.points), preset)}
+            found = interleaved(pair, repeats)
+            row["growth"] = found["twice"].wall / found["once"].wall
+        rows.append(row)
     return rows
 
 

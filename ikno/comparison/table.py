@@ -1,6 +1,8 @@
-"""The table of a comparison as text."""
+"""Tables of comparisons and costs as text."""
 
 from typing import Any
+
+LEFT = ("model", "optimizer")  # columns of words
 
 
 def caption(result: dict[str, Any]) -> str:
@@ -39,12 +41,30 @@ def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def markdown(result: dict[str, Any]) -> str:
     """Return the table for a document."""
-    header, lines = cells_of(result)
-    left = [":--" if name in ("model", "optimizer") else "--:" for name in header]
-    text = [f"| {' | '.join(cells)} |" for cells in (header, left, *lines)]
+    text = markdown_table(*cells_of(result))
     reasons = [f"- {r['model']}, {r['optimizer']}: {r['reason']}" for r in result["rows"] if r["reason"]]
     metric = f"Error: {result['metric']} on the test samples." if result["metric"] else ""
-    return "\n".join([caption(result) + ". " + metric, "", *text, *([""] if reasons else []), *reasons]) + "\n"
+    return "\n".join([caption(result) + ". " + metric, "", text, *([""] if reasons else []), *reasons]) + "\n"
+
+
+def markdown_table(header: list[str], lines: list[list[str]]) -> str:
+    """Return lines of cells as a table for a document, numbers to the right."""
+    sides = [":--" if name in LEFT else "--:" for name in header]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, sides, *lines))
+
+
+def costs_of(rows: list[dict[str, Any]], batch: int, samples: int) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a table of costs; an epoch has so many samples."""
+    growth = ["x 2 points"] if "growth" in rows[0] else []
+    shares = [f"% {kind}" for kind in rows[0]["profile"]]
+    header = ["model", "parameters", "s / step", "CPU s", "s / epoch", "peak MB", *growth, *shares]
+    lines = []
+    for row in rows:
+        line = [row["model"], f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
+        line += [f"{row['seconds'] / batch * samples:,.0f}", f"{row['memory']:.0f}"]
+        line += [f"{row['growth']:.2f}"] if growth else []
+        lines.append([*line, *(f"{100 * share:.0f}" for share in row["profile"].values())])
+    return header, lines
 
 
 def _text(value: int | float | None, form: str) -> str:

@@ -57,7 +57,7 @@ class GeoFNOSettings(Settings):
     modes: Modes | tuple[Modes, Modes] = 12
     width: Annotated[int, Field(ge=1, le=65536)] = 32
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 3
-    grid_size: Annotated[int, Field(ge=2, le=2048)] = 40
+    fourier_grid: Annotated[int, Field(ge=2, le=2048)] = 40
     projection: Annotated[int, Field(ge=1, le=65536)] = 128
     padding: Annotated[float, Field(ge=0, le=10)] = 0.0
     deformation_width: Annotated[int, Field(ge=4, le=16384)] = 32
@@ -67,8 +67,8 @@ class GeoFNOSettings(Settings):
     @model_validator(mode="after")
     def _resolved(self) -> "GeoFNOSettings":
         most = 2 * max(modes_per_axis(self.modes, 2))
-        if self.grid_size < most:
-            raise ValueError(f"grid_size must be at least twice the modes, {most}, found {self.grid_size}")
+        if self.fourier_grid < most:
+            raise ValueError(f"fourier_grid must be at least twice the modes, {most}, found {self.fourier_grid}")
         return self
 
 
@@ -76,7 +76,7 @@ SMALL: dict[str, Any] = {
     "modes": 6,
     "width": 18,
     "num_layers": 2,
-    "grid_size": 16,
+    "fourier_grid": 16,
     "projection": 64,
     "padding": 0.25,
     "deformation_width": 8,
@@ -122,7 +122,7 @@ class GeoFNO(System):
         super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GeoFNOSettings()
         self.modes = modes_per_axis(s.modes, dim)
-        self.grid = (s.grid_size, s.grid_size)
+        self.grid = (s.fourier_grid, s.fourier_grid)
         self.deformation = Deformation(s)
         self.lift = nn.Linear(in_channels + dim, s.width)
         self.convolutions = nn.ModuleList(SpectralConv(s.width, s.width, self.modes) for _ in range(s.num_layers))

@@ -13,7 +13,7 @@ from ikno.errors import UserError
 from ikno.models import fourier
 from ikno.models.geofno import SMALL, GeoFNO, GeoFNOSettings
 
-TINY = {"modes": 3, "width": 8, "num_layers": 1, "grid_size": 8, "projection": 16, "deformation_width": 4}
+TINY = {"modes": 3, "width": 8, "num_layers": 1, "fourier_grid": 8, "projection": 16, "deformation_width": 4}
 STEPS = 250
 
 
@@ -75,7 +75,7 @@ def test_a_new_deformation_is_next_to_the_identity() -> None:
 @pytest.mark.parametrize("padding", [0.0, 0.5])
 def test_the_network_step_by_step(padding: float) -> None:
     """Every transform as a sum over all frequencies and nodes, the grid with the FFT's nodes j / n."""
-    model = moved(model_of(modes=(2, 3), grid_size=6, padding=padding)).double()
+    model = moved(model_of(modes=(2, 3), fourier_grid=6, padding=padding)).double()
     features, points, queries = (a.double() for a in data(batch=1, points=7))
     weights = torch.rand(1, 7, dtype=torch.float64)
     ks = torch.tensor(list(itertools.product([0, 1, -2, -1], [0, 1, 2])), dtype=torch.float64)
@@ -117,5 +117,5 @@ def test_parameters() -> None:
 def test_refusals() -> None:
     with pytest.raises(UserError, match="GeoFNO works in 2 dimensions, found 3"):
         GeoFNO(1, 1, 3)
-    with pytest.raises(ValueError, match="grid_size must be at least twice the modes, 24"):
-        GeoFNOSettings(grid_size=20)
+    with pytest.raises(ValueError, match="fourier_grid must be at least twice the modes, 24"):
+        GeoFNOSettings(fourier_grid=20)

@@ -34,7 +34,7 @@ GINO = {
     "out_kernel": (8, 8),
     "projection_channels": 8,
 }
-GEOFNO = {"modes": 3, "width": 8, "num_layers": 1, "grid_size": 8, "projection": 16, "deformation_width": 4}
+GEOFNO = {"modes": 3, "width": 8, "num_layers": 1, "fourier_grid": 8, "projection": 16, "deformation_width": 4}
 TRANSOLVER = {"d_model": 16, "num_heads": 2, "num_layers": 2, "num_slices": 5}
 UPT = {
     "num_supernodes": 12,
@@ -99,6 +99,15 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
 
 def test_every_system_has_a_case() -> None:
     assert {name for name, _ in CASES.values()} == OTHERS
+
+
+@pytest.mark.parametrize("preset", ["smoke", "cpu", "paper"])
+def test_presets_of_all_are_valid(preset: str) -> None:
+    """Also with the latent grid that a card names, which is for IKNO alone."""
+    for name in MODELS:
+        settings = complete_model({"name": name}, preset, [24, 16])
+        own = MODELS[name].sizes.get(preset, {}).get("grid_size", [24, 16])
+        assert settings.get("grid_size") == (None if name in OTHERS else own)
 
 
 @cases
