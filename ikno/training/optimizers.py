@@ -75,14 +75,15 @@ def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.opt
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """Return the matrices that Muon is for: those of the transformer, or where there is none, of all wide linear maps.
+    """Return the matrices that Muon is for: those of all wide linear maps, and of a transformer of any width.
 
     Maps from a few channels or to a few are no place for it: their rows or columns are not alike.
     """
-    named = list(model.named_modules())
-    if any(name.split(".")[-1] == "transformer" for name, _ in named):
-        return [p for name, p in model.named_parameters() if ".transformer." in f".{name}" and p.ndim == 2]
-    return [m.weight for _, m in named if isinstance(m, nn.Linear) and min(m.weight.shape) >= WIDE]
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and (min(module.weight.shape) >= WIDE or ".transformer." in f".{name}"):
+            found.append(module.weight)
+    return found
 
 
 def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:

@@ -399,8 +399,8 @@ def test_a_first_validation_that_is_not_a_number(data: Path, monkeypatch: pytest
 
 def test_what_is_found_wrong_late_leaves_no_run_behind(data: Path) -> None:
     with pytest.raises(UserError, match="muon is for matrices inside a model"):
-        train(settings(model__num_layers=0), data / "run")
-    train(settings(model__num_layers=0, train__optimizer="adamw", train__epochs=1), data / "run")
+        train(settings(model__num_layers=0, model__d_model=8), data / "run")
+    train(settings(model__num_layers=0, model__d_model=8, train__optimizer="adamw", train__epochs=1), data / "run")
 
 
 def test_a_run_says_everything_about_its_model(data: Path) -> None:
