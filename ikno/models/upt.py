@@ -14,6 +14,9 @@ its runs on car shapes). Ours has 5.0 M: the rest of the 17 M modulates the bloc
 - All points are encoded, where the original draws some of them anew in every step.
 - The perceptrons of features, messages and queries start with the weights of He et al. With those of Glorot as in the
   other layers, what distinguishes samples is a twentieth of the supernodes in size, and even eight samples take long.
+- Queries and keys of the pooling and of the decoder start three times as large. All tokens see about the same
+  otherwise, and training stays at the same error (50 % on 256 Poisson samples, small version, AdamW) for some hundred
+  steps; it takes about 2,000 to come to 16 %. With Muon it is faster.
 - Encoder blocks norm queries and keys apart, so that one module serves them and the two perceivers.
 """
 
@@ -53,6 +56,9 @@ SMALL: dict[str, Any] = {
     "position_scale": 10.0,
     "max_wavelength": 100.0,
 }
+
+
+SHARP = 3.0  # factor of queries and keys at the start
 
 
 class UPTSettings(Settings):
@@ -117,6 +123,8 @@ class UPT(System):
         self.apply(_initialize)
         for mlp in (self.embedding, self.message, self.query):
             _keep_scale(mlp)
+        for block in (self.pool, self.perceiver):
+            block.sharpen()
 
     def values(
         self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
@@ -198,6 +206,12 @@ class PerceiverBlock(nn.Module):
         self.query_norm, self.value_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.mlp = MLP(width, 4 * width, width)
+
+    @torch.no_grad()
+    def sharpen(self) -> None:
+        """Make queries and keys larger, so that queries look at different values from the start."""
+        self.q.weight.mul_(SHARP)
+        self.kv.weight[: len(self.q.weight)].mul_(SHARP)
 
     def forward(
         self,
