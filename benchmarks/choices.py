@@ -1,6 +1,6 @@
-"""Which settings are better, measured on three small generated sets: the optimizer and the initial kernel scales.
+"""Which settings are better, measured on three small generated sets: optimizer, initial kernel scales, frequencies.
 
-Trains 18 runs of the `cpu` preset, two to three minutes each on one core. They are kept in --out, and what is there
+Trains 21 runs of the `cpu` preset, two to three minutes each on one core. They are kept in --out, and what is there
 already is not trained again: the command can be stopped, and several processes can share the work with --only.
 """
 
@@ -37,6 +37,7 @@ CHOICES = {
     "scales x 2": scaled(2),
     "scales x 4": scaled(4),
     "scales auto": {"scales": "auto"},
+    "one frequency": {"model.nerf_frequencies": 1},
 }
 FACTORS = {"muon, 3e-3": 1, "scales x 2": 2, "scales x 4": 4}  # what the search of the paper tries
 

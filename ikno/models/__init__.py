@@ -30,7 +30,7 @@ class Variant:
 
 
 # Density weights: what is learned on one cloud holds on others; the paper weighs all points alike. Four frequencies of
-# the coordinates instead of one: small models learn faster (docs/learning.md).
+# the coordinates instead of one: small models learn much faster (`benchmarks.choices` has the comparison).
 _SMALL = {"point_weights": "density", "nerf_frequencies": 4}
 _SIZES = {
     "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_SMALL},
