@@ -56,7 +56,8 @@ def resident(field: str) -> float:
 def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
     """Return the MB that a call needs at its peak above what its inputs occupy, measured in a new process.
 
-    That of the GPU if the call uses one, else of the process (Linux).
+    That of the GPU if the call uses one, else of the process (Linux). Not a number where it cannot be known, also if
+    the process does not survive.
     ``prepare(*settings)`` makes the inputs and returns the call; it is a function of a module, settings are picklable.
     """
     context = multiprocessing.get_context("spawn")
@@ -66,6 +67,8 @@ def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
     sender.close()
     try:
         return receiver.recv()
+    except EOFError:
+        return math.nan
     finally:
         process.join()
 

@@ -51,10 +51,10 @@ def compare(
 
     plan = Plan(
         name=name,
-        models=models.split(","),
+        models=_names(models),
         overrides=overrides,
         budget=Budget() if budget is None else Budget.parse(budget),
-        optimizers=optimizers.split(",") if optimizers else (),
+        optimizers=_names(optimizers),
         rates=chosen,
         seeds=range(seeds),
         target=goal,
@@ -84,6 +84,10 @@ def compare(
         if row["reason"]:
             print(f"{row['model']}, {row['optimizer']}: {row['reason']}")
     print(f"{folder}: table.md, table.json" + "".join(f", {p.name}" for p in pictures))
+
+
+def _names(text: str) -> list[str]:
+    return [name for word in text.split(",") if (name := word.strip())]
 
 
 def _print(title: str, header: list[str], lines: list[list[str]]) -> None:
@@ -129,7 +133,7 @@ def efficiency(
 
     if preset not in PRESETS:
         raise UserError(f"--preset: no preset {preset!r}; {suggest(preset, PRESETS)}")
-    names = list(KNOWN) if models == "all" else models.split(",")
+    names = list(KNOWN) if models == "all" else _names(models)
     shape = Shape(points=points, batch=batch, grid=grid, device=device)
     rows = measure_efficiency(names, shape, repeats, preset, double, lambda text: print(text, file=sys.stderr))
     threads = torch.get_num_threads()

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,12 +24,15 @@ FREE = ("train.learning_rate", "train.epochs", "seed")
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters of the model; one step of training: seconds on the clock and of the processor, peak memory in MB."""
+    """Parameters of the model; one step of training: seconds on the clock and of the processor, peak memory in MB.
+
+    The memory is None where it cannot be measured.
+    """
 
     parameters: int
     seconds: float
     cpu_seconds: float
-    memory: float
+    memory: float | None
 
 
 def measure_costs(
@@ -42,10 +46,16 @@ def measure_costs(
     All are timed in turns in this process. Results are kept in the file, for this number of threads and device;
     one process measures at a time.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise UserError(
+            f"{file.parent}: cannot be used as a folder ({error.strerror}); choose another (--out)"
+        ) from None
     threads, data = torch.get_num_threads(), problem.digest()
     keys = {k: f"{digest_of(c, data, FREE)[:16]} {c.device} {threads} threads" for k, c in configs.items()}
-    with file.with_suffix(".lock").open("w") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         kept = _kept(file)
         missing = {k: c for k, c in configs.items() if keys[k] not in kept}
@@ -55,7 +65,7 @@ def measure_costs(
             for k, config in missing.items():
                 size = sum(p.numel() for p in new_surrogate(config, problem).model.parameters())
                 memory = peak_memory(prepare_step, config)
-                kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, memory)
+                kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, None if math.isnan(memory) else memory)
             write_atomic(file, json.dumps({k: asdict(c) for k, c in kept.items()}, indent=1).encode())
     return {k: kept[key] for k, key in keys.items()}
 

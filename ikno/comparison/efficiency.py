@@ -61,12 +61,13 @@ def measure_efficiency(
     rows = []
     for name in models:
         say(f"memory and profile of {name}")
+        memory = peak_memory(prepare, name, shape, preset)
         row: dict[str, Any] = {
             "model": name,
             "parameters": steps[name].parameters,
             "seconds": seconds[name].wall,
             "cpu_seconds": seconds[name].cpu,
-            "memory": peak_memory(prepare, name, shape, preset),
+            "memory": None if math.isnan(memory) else memory,
             "profile": shares(steps[name]),
         }
         if double:

@@ -30,9 +30,9 @@ def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             error += f" ± {100 * row['std']:.2f}"
         line = [row["model"], row["optimizer"], _text(row["learning_rate"], "g"), f"{error} %" if error != "-" else "-"]
         line += [_text(row["parameters"], ",d"), _text(row["epochs"], "d"), _text(row["seconds_per_step"], ".3f")]
-        line += [_text(row["seconds"], ".0f"), _text(row["memory"], ".0f")]
+        line += [_seconds(row["seconds"]), _text(row["memory"], ".0f")]
         if target is not None:
-            line.append(_text(row["seconds_to_target"], ".0f"))
+            line.append(_seconds(row["seconds_to_target"]))
         lines.append(line)
     for name, value in result["guesses"].items():
         lines.append([name, "", "", f"{100 * value:.2f} %", *[""] * (len(header) - 4)])
@@ -61,7 +61,7 @@ def costs_of(rows: list[dict[str, Any]], batch: int, samples: int) -> tuple[list
     lines = []
     for row in rows:
         line = [row["model"], f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
-        line += [f"{row['seconds'] / batch * samples:,.0f}", f"{row['memory']:.0f}"]
+        line += [f"{row['seconds'] / batch * samples:,.0f}", _text(row["memory"], ".0f")]
         line += [f"{row['growth']:.2f}"] if growth else []
         lines.append([*line, *(f"{100 * share:.0f}" for share in row["profile"].values())])
     return header, lines
@@ -69,3 +69,7 @@ def costs_of(rows: list[dict[str, Any]], batch: int, samples: int) -> tuple[list
 
 def _text(value: int | float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _seconds(value: float | None) -> str:
+    return _text(value, ".1f" if value is not None and value < 10 else ",.0f")

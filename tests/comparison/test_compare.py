@@ -213,6 +213,7 @@ def test_costs(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     file = tmp_path / "costs.json"
     found = costs_module.measure_costs({"one": config}, problem, file)["one"]
     assert 0 < found.seconds < 10
+    assert found.memory is not None
     assert found.memory > 0
     monkeypatch.setattr(costs_module, "interleaved", lambda *_: pytest.fail("measured again"))
     other = config.model_copy(update={"seed": 3, "train": config.train.model_copy(update={"epochs": 77})})
@@ -223,6 +224,17 @@ def test_costs(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     file.write_text("[1]")
     with pytest.raises(UserError, match="damaged"):
         costs_module.measure_costs({"one": config}, problem, file)
+
+
+def test_a_memory_that_cannot_be_measured(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs_module, "peak_memory", lambda prepare, config: math.nan)
+    result, _ = compare(plan(card, models=("fno-dse",)), tmp_path / "out")
+    assert result["rows"][0]["memory"] is None
+    header, lines = cells_of(json.loads((tmp_path / "out" / "table.json").read_text()))
+    assert lines[0][header.index("peak MB")] == "-"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be used as a folder"):
+        compare(plan(card), tmp_path / "file" / "out")
 
 
 def _larger(config: Any) -> Any:
