@@ -157,6 +157,8 @@ def _rows(plan: Plan) -> tuple[list[Row], Problem]:
     """Return a line for each model and optimizer, and the problem; mistakes in the plan are found before any work."""
     if not plan.models or not plan.seeds:
         raise UserError("compare: at least one model and one seed are needed")
+    if not all(0 < rate < math.inf for rate in plan.rates):
+        raise UserError(f"rates: positive numbers are needed, found {list(plan.rates)}")
     variants = {name: find_variant(name) for name in dict.fromkeys(plan.models)}
     own = {name: {} for name in variants}
     common: dict[str, Any] = {}

@@ -262,6 +262,7 @@ def test_mistakes_are_found_before_any_work(card: str, tmp_path: Path) -> None:
         "model.d_mdel: no such setting": {"overrides": {"ikno-tp.d_mdel": 8}},
         "train.optimizer": {"optimizers": ("sgd",)},
         "at least one model": {"models": ()},
+        "rates: positive numbers": {"rates": (1e-3, 0.0)},
     }
     for message, change in wrong.items():
         with pytest.raises(UserError, match=message):
