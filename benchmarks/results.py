@@ -56,7 +56,7 @@ def plan_of(name: str, out: Path) -> Plan:
 
 def efficiency_page() -> str:
     """Return the tables of costs at the published sizes: the paper's, and all models on 9,216 points."""
-    text = []
+    text = ["# Efficiency", "", "Made by `python -m benchmarks.results --efficiency --threads 2`.", ""]
     for models, shape in ((EFFICIENT, Shape()), (list(MODELS_OF), Shape(points=9216))):
         rows = measure_efficiency(models, shape, double=len(models) > len(EFFICIENT), say=print)
         threads = torch.get_num_threads()
@@ -85,8 +85,10 @@ def main() -> None:
             continue
         result, runs = compare(plan, args.out / name, _show, print)
         plot_comparison(runs, pages / f"{name}.png")
-        (pages / f"{name}.md").write_text(markdown(result))
-        print(markdown(result))
+        text = markdown(result)
+        page = f"# {name}\n\nMade by `python -m benchmarks.results --only {name}`.\n\n{text}\n![errors]({name}.png)\n"
+        (pages / f"{name}.md").write_text(page)
+        print(text)
 
 
 def _show(shown: Shown) -> None:
