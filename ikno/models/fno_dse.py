@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.models.fourier import SpectralWeights, Waves, modes_per_axis
-from ikno.models.layers import MLP
+from ikno.models.layers import MLP, Width
 from ikno.models.neighbors import interpolated
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights
 
@@ -39,9 +39,9 @@ class FNODSESettings(Settings):
     """The published configuration of the elasticity problem; ``padding`` widens the period beyond the domain."""
 
     modes: Modes | tuple[Modes, ...] = 12
-    width: Annotated[int, Field(ge=1, le=65536)] = 32
+    width: Width = 32
     num_layers: Annotated[int, Field(ge=1, le=1000)] = 4
-    projection: Annotated[int, Field(ge=1, le=65536)] = 128
+    projection: Width = 128
     padding: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 

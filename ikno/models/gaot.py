@@ -22,7 +22,7 @@ import math
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,11 +30,10 @@ from torch.nn import functional as F
 from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Grid
-from ikno.models.layers import MLP
-from ikno.models.neighbors import Edges, flat, nearest, with_everyone, within
-from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
+from ikno.models.layers import MLP, Width
+from ikno.models.neighbors import Edges, flat, neighborhoods
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
-Width = Annotated[int, Field(ge=1, le=65536)]
 KEY_WIDTH = 64  # of the dot-product attention
 BASE = 100.0  # of the rotary frequencies: positions count tens of patches, not thousands of words
 
@@ -78,12 +77,12 @@ class GAOTSettings(Settings):
 
     def grid(self, dim: int) -> Grid:
         """Return the latent grid in the box [-1, 1]^dim."""
-        size = self.latent_tokens if isinstance(self.latent_tokens, tuple) else (self.latent_tokens,) * dim
-        if len(size) != dim:
-            raise UserError(f"model.latent_tokens: one value or one for each of the {dim} axes is needed, found {size}")
-        if any(n % self.patch_size for n in size):
-            raise UserError(f"model.latent_tokens: must be multiples of patch_size, {self.patch_size}, found {size}")
-        return Grid(size, (-1.0,) * dim, (1.0,) * dim)
+        grid = box_grid("latent_tokens", self.latent_tokens, dim)
+        if any(n % self.patch_size for n in grid.size):
+            raise UserError(
+                f"model.latent_tokens: must be multiples of patch_size, {self.patch_size}, found {grid.size}"
+            )
+        return grid
 
 
 class GAOT(System):
@@ -168,12 +167,7 @@ class AttentionalIntegral(nn.Module):
     def __init__(self, dim: int, width: int, hidden: tuple[int, ...], radius: float, attention: str) -> None:
         super().__init__()
         self.radius = radius
-        layers: list[nn.Module] = []
-        for a, b in zip((2 * dim, *hidden[:-1]), hidden, strict=True):
-            layers += [nn.Linear(a, b), nn.GELU()]
-        last = nn.Linear(hidden[-1], width)
-        nn.init.ones_(last.bias)  # starts as a mean over the neighbors: small random factors would leave no signal
-        self.kernel = nn.Sequential(*layers, last)
+        self.kernel = pair_kernel(2 * dim, *hidden, width)
         learned = attention == "dot_product"
         self.query = nn.Linear(dim, KEY_WIDTH) if learned else None
         self.key = nn.Linear(dim, KEY_WIDTH, bias=False) if learned else None  # a bias would not change the softmax
@@ -197,20 +191,6 @@ class AttentionalIntegral(nn.Module):
             scores = scores + edges.gather(logs)
         kernel = self.kernel(torch.cat([y, (x - y) / self.radius], -1))
         return edges.sum(edges.softmax(scores) * kernel * edges.gather(values))
-
-
-def neighborhoods(
-    sources: Float[Tensor, "_ sources dim"],
-    targets: Float[Tensor, "_ targets dim"],
-    radius: float,
-    mask: Bool[Tensor, "_ sources"] | None = None,
-) -> tuple[Edges, Int[Tensor, "all_targets"]]:
-    """Return edges from all sources within the radius, or from the nearest one, and how many are within the radius."""
-    edges = within(sources, targets, radius, mask)
-    counts = edges.counts
-    if (counts == 0).any():
-        edges = with_everyone(edges, nearest(sources, targets, 1, mask))
-    return edges, counts
 
 
 def neighborhood_statistics(

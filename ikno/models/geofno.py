@@ -42,7 +42,7 @@ from ikno.models.fourier import (
     modes_per_axis,
     spectrum_to_grid,
 )
-from ikno.models.layers import MLP
+from ikno.models.layers import MLP, Width
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights
 
 Modes = Annotated[int, Field(ge=1, le=512)]
@@ -55,10 +55,10 @@ class GeoFNOSettings(Settings):
     """
 
     modes: Modes | tuple[Modes, Modes] = 12
-    width: Annotated[int, Field(ge=1, le=65536)] = 32
+    width: Width = 32
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 3
     fourier_grid: Annotated[int, Field(ge=2, le=2048)] = 40
-    projection: Annotated[int, Field(ge=1, le=65536)] = 128
+    projection: Width = 128
     padding: Annotated[float, Field(ge=0, le=10)] = 0.0
     deformation_width: Annotated[int, Field(ge=4, le=16384)] = 32
     deformation_layers: Annotated[int, Field(ge=1, le=100)] = 3

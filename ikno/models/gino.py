@@ -29,11 +29,9 @@ from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Grid
 from ikno.models.fourier import SpectralConv
-from ikno.models.layers import MLP, NerfFeatures
-from ikno.models.neighbors import Edges, flat, nearest, with_everyone, within
-from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
-
-Width = Annotated[int, Field(ge=1, le=65536)]
+from ikno.models.layers import MLP, NerfFeatures, Width
+from ikno.models.neighbors import Edges, flat, nearest, neighborhoods
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
 # The settings of a small version for two cores.
 SMALL: dict[str, Any] = {
@@ -71,12 +69,10 @@ class GINOSettings(Settings):
 
     def grid(self, dim: int) -> Grid:
         """Return the latent grid in the box [-1, 1]^dim."""
-        size = self.latent_grid if isinstance(self.latent_grid, tuple) else (self.latent_grid,) * dim
-        if len(size) != dim:
-            raise UserError(f"model.latent_grid: one value or one for each of the {dim} axes is needed, found {size}")
-        if min(size) < self.n_modes:
-            raise UserError(f"model.n_modes: at most the size of the latent grid, {size}, found {self.n_modes}")
-        return Grid(size, (-1.0,) * dim, (1.0,) * dim)
+        grid = box_grid("latent_grid", self.latent_grid, dim)
+        if min(grid.size) < self.n_modes:
+            raise UserError(f"model.n_modes: at most the size of the latent grid, {grid.size}, found {self.n_modes}")
+        return grid
 
 
 class GINO(System):
@@ -93,7 +89,7 @@ class GINO(System):
         width, lifted = s.hidden_channels, s.lifting_ratio * s.hidden_channels
         self.inputs = nn.Linear(in_channels or dim, width)
         self.to_grid = KernelIntegral(dim, width, s.in_kernel, s.radius, s.embedding_frequencies)
-        self.lifting = nn.Sequential(nn.Linear(width + dim + 1, lifted), nn.GELU(), *MLP(lifted, lifted, width))
+        self.lifting = MLP(width + dim + 1, lifted, lifted, width)
         modes = (*(s.n_modes // 2,) * (dim - 1), s.n_modes // 2 + 1)
         self.blocks = nn.ModuleList(
             FourierBlock(width, modes, s.mlp_expansion, last=i == s.n_layers - 1) for i in range(s.n_layers)
@@ -133,13 +129,7 @@ class KernelIntegral(nn.Module):
         super().__init__()
         self.radius = radius
         self.embedding = NerfFeatures(frequencies, scale=torch.pi)
-        sizes = (2 * self.embedding.width(dim) + dim, *hidden)
-        layers: list[nn.Module] = []
-        for a, b in zip(sizes[:-1], hidden, strict=True):
-            layers += [nn.Linear(a, b), nn.GELU()]
-        last = nn.Linear(hidden[-1], width)
-        nn.init.ones_(last.bias)  # starts as a mean over the neighbors: small random factors would leave no signal
-        self.kernel = nn.Sequential(*layers, last)
+        self.kernel = pair_kernel(2 * self.embedding.width(dim) + dim, *hidden, width)
 
     def forward(
         self,
@@ -150,7 +140,7 @@ class KernelIntegral(nn.Module):
         mask: Bool[Tensor, "#batch sources"] | None = None,
     ) -> Float[Tensor, "batch targets width"]:
         """Return the integrals at the targets."""
-        edges = with_everyone(within(sources, targets, self.radius, mask), nearest(sources, targets, 1, mask))
+        edges, _ = neighborhoods(sources, targets, self.radius, mask)
         clouds = edges.targets // targets.shape[1]
         x, y = flat(sources, clouds), flat(targets, clouds)
         near, here = edges.gather(x), edges.gather_targets(y)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.models.layers import MLP
+from ikno.models.layers import MLP, Width
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
 
 SHARP = 2.0  # factor of queries and keys at the start, so that queries read different means
@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {"d_model": 48, "num_layers": 2, "num_experts": 2, "ff_m
 class GNOTSettings(Settings):
     """``ff_mult`` is the width of experts and gate over d_model, ``mlp_layers`` counts inner layers of perceptrons."""
 
-    d_model: Annotated[int, Field(ge=1, le=65536)] = 128
+    d_model: Width = 128
     num_heads: PositiveInt = 1
     num_layers: Annotated[int, Field(ge=1, le=1000)] = 4
     num_experts: Annotated[int, Field(ge=1, le=1000)] = 3

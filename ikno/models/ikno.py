@@ -17,7 +17,7 @@ from ikno.errors import UserError
 from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, contraction, locate
 from ikno.linalg.weights import density_weights
 from ikno.models.kernels import BaseKernel, LinearWindow
-from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, recompute
+from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, recompute
 
 # The transformer sees every latent point as a token: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
@@ -28,7 +28,7 @@ ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 class IKNOSettings(Settings):
     """The paper's parameter table (first block) and what the paper leaves open (second block)."""
 
-    d_model: Annotated[int, Field(ge=1, le=65536)] = 256
+    d_model: Width = 256
     num_heads: PositiveInt = 8
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
     ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4

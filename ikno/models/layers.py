@@ -1,10 +1,16 @@
 """The small parts that models share: positional features, perceptrons, transformer blocks."""
 
+from itertools import pairwise
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer, as a setting
 
 
 class NerfFeatures(nn.Module):
@@ -39,10 +45,13 @@ class NerfFeatures(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Linear, GELU, Linear."""
+    """Linear, GELU, ..., Linear between layers of these widths."""
 
-    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
-        super().__init__(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+    def __init__(self, *widths: int) -> None:
+        layers: list[nn.Module] = []
+        for a, b in pairwise(widths):
+            layers += [nn.Linear(a, b), nn.GELU()]
+        super().__init__(*layers[:-1])
 
 
 class TransformerBlock(nn.Module):

@@ -119,6 +119,20 @@ def with_everyone(edges: Edges, others: Edges) -> Edges:
     return Edges(torch.cat([edges.source, others.source[extra]])[order], target[order], edges.targets)
 
 
+def neighborhoods(
+    sources: Float[Tensor, "_ sources dim"],
+    targets: Float[Tensor, "_ targets dim"],
+    radius: float,
+    mask: Bool[Tensor, "_ sources"] | None = None,
+) -> tuple[Edges, Int[Tensor, "all_targets"]]:
+    """Return edges from all sources within the radius, or from the nearest one, and how many are within the radius."""
+    edges = within(sources, targets, radius, mask)
+    counts = edges.counts
+    if (counts == 0).any():
+        edges = with_everyone(edges, nearest(sources, targets, 1, mask))
+    return edges, counts
+
+
 def interpolated(
     values: Float[Tensor, "batch points width"],
     points: Float[Tensor, "#batch points dim"],

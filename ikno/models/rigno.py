@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.errors import UserError
-from ikno.models.layers import NerfFeatures
+from ikno.models.layers import NerfFeatures, Width
 from ikno.models.neighbors import Edges, along_curve, flat, interpolated, nearest, with_everyone
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
 
@@ -55,7 +55,7 @@ class RIGNOSettings(Settings):
     rmesh_levels: Annotated[int, Field(ge=1, le=20)] = 6
     node_coordinate_freqs: Annotated[int, Field(ge=0, le=100)] = 4
     conditioned_normalization: bool = False
-    cond_norm_hidden_size: Annotated[int, Field(ge=1, le=65536)] = 16
+    cond_norm_hidden_size: Width = 16
     p_edge_masking: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 

@@ -1,10 +1,14 @@
-"""The call that all systems share: what is checked before a model computes and promised about its result."""
+"""What the compared systems share: the one call with its checks and promises, and some of their parts."""
+
+from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ikno.errors import UserError
+from ikno.linalg import Grid
+from ikno.models.layers import MLP
 
 Features = Float[Tensor, "batch points channels"]
 Points = Float[Tensor, "#batch points dim"]
@@ -14,7 +18,7 @@ Mask = Bool[Tensor, "#batch points"]
 Values = Float[Tensor, "batch queries out_channels"]
 
 
-class System(nn.Module):
+class System(nn.Module, ABC):
     """A model called as ``model(features, points, queries)``; subclasses compute ``values``.
 
     There everything has the type of the parameters, and features of masked points are 0.
@@ -48,11 +52,26 @@ class System(nn.Module):
         values = self.values(features, points, asked, None if weights is None else weights.to(dtype), mask)
         return values if queries is not None or mask is None else values * mask[..., None]
 
+    @abstractmethod
     def values(
         self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
     ) -> Values:
         """Return the values at the queries, or at the points if there are none."""
-        raise NotImplementedError
+
+
+def box_grid(setting: str, size: int | tuple[int, ...], dim: int) -> Grid:
+    """Return a regular grid in the box [-1, 1]^dim, of one size or one for each axis."""
+    sizes = size if isinstance(size, tuple) else (size,) * dim
+    if len(sizes) != dim:
+        raise UserError(f"model.{setting}: one value or one for each of the {dim} axes is needed, found {sizes}")
+    return Grid(sizes, (-1.0,) * dim, (1.0,) * dim)
+
+
+def pair_kernel(*widths: int) -> MLP:
+    """Return a perceptron k(x, y), one factor per channel, that starts near 1: small random factors leave no signal."""
+    kernel = MLP(*widths)
+    nn.init.ones_(kernel[-1].get_parameter("bias"))
+    return kernel
 
 
 def mean_weights(

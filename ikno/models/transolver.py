@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.models.layers import MLP
+from ikno.models.layers import MLP, Width
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
 
 EMPTY = 1e-9  # added to the total weight of a slice, a share of all points, which may be nothing
@@ -42,10 +42,10 @@ SMALL: dict[str, Any] = {"d_model": 64, "num_heads": 4, "num_layers": 4, "num_sl
 class TransolverSettings(Settings):
     """The paper's settings for most benchmarks. ``reference_grid`` 0: plain coordinates."""
 
-    d_model: Annotated[int, Field(ge=1, le=65536)] = 256
+    d_model: Width = 256
     num_heads: PositiveInt = 8
     num_layers: Annotated[int, Field(ge=1, le=1000)] = 8
-    num_slices: Annotated[int, Field(ge=1, le=65536)] = 64
+    num_slices: Width = 64
     mlp_ratio: Annotated[int, Field(ge=1, le=1000)] = 1
     reference_grid: Annotated[int, Field(ge=0, le=64)] = 0
 

@@ -20,7 +20,6 @@ its runs on car shapes). Ours has 5.0 M: the rest of the 17 M modulates the bloc
 - Encoder blocks norm queries and keys apart, so that one module serves them and the two perceivers.
 """
 
-from itertools import pairwise
 from typing import Annotated, Any
 
 import torch
@@ -30,11 +29,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.models.layers import MLP, TransformerBlock
+from ikno.models.layers import MLP, TransformerBlock, Width
 from ikno.models.neighbors import along_curve, flat, within
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, split_heads
 
-Width = Annotated[int, Field(ge=1, le=65536)]
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Depth = Annotated[int, Field(ge=0, le=1000)]
 
@@ -104,9 +102,9 @@ class UPT(System):
         super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or UPTSettings()
         g = s.gnn_dim
-        self.embedding = _perceptron(in_channels, g, g, g) if in_channels else None
+        self.embedding = MLP(in_channels, g, g, g) if in_channels else None
         self.point_places = Places(g, dim, s.position_scale, s.max_wavelength)
-        self.message = _perceptron(2 * g, 2 * g, g, g)
+        self.message = MLP(2 * g, 2 * g, g, g)
         self.to_encoder = nn.Linear(g, s.enc_dim)
         self.encoder = nn.ModuleList(PerceiverBlock(s.enc_dim, s.enc_heads) for _ in range(s.enc_depth))
         self.to_latent = nn.Linear(s.enc_dim, s.latent_dim)
@@ -117,7 +115,7 @@ class UPT(System):
         q = s.query_dim
         self.to_queries = nn.Linear(s.latent_dim, q)
         self.query_places = Places(q, dim, s.position_scale, s.max_wavelength)
-        self.query = _perceptron(q, 4 * q, 4 * q, q)
+        self.query = MLP(q, 4 * q, 4 * q, q)
         self.perceiver = PerceiverBlock(q, s.query_heads)
         self.head = nn.Sequential(nn.LayerNorm(q), nn.Linear(q, out_channels))
         self.apply(_initialize)
@@ -230,13 +228,6 @@ class PerceiverBlock(nn.Module):
 
 def _taken(x: Float[Tensor, "batch points width"], index: Int[Tensor, "_ chosen"]) -> Float[Tensor, "_ chosen width"]:
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
-
-
-def _perceptron(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.GELU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _blocks(width: int, heads: int, depth: int) -> nn.Sequential:
