@@ -1,8 +1,7 @@
-"""GeoFNO: the contract of all models, the deformation and the whole network step by step."""
+"""GeoFNO: the deformation and the whole network step by step."""
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,34 +10,8 @@ from torch.nn import functional as F
 
 from ikno.errors import UserError
 from ikno.models import fourier
-from ikno.models.geofno import SMALL, GeoFNO, GeoFNOSettings
-
-TINY = {"modes": 3, "width": 8, "num_layers": 1, "fourier_grid": 8, "projection": 16, "deformation_width": 4}
-STEPS = 250
-
-
-def model_of(in_channels: int = 2, dim: int = 2, **settings: Any) -> GeoFNO:
-    """Return a small model whose spectral weights are no longer next to nothing."""
-    torch.manual_seed(0)
-    model = GeoFNO(in_channels, 3, dim, GeoFNOSettings(**{**TINY, **settings}))
-    for part in model.modules():
-        if isinstance(part, fourier.SpectralWeights):
-            torch.nn.init.normal_(part.weight, std=0.2)
-    return model
-
-
-def data(batch: int = 3, points: int = 40, dim: int = 2, clouds: int = 1, channels: int = 2) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(1)
-    x, y = (torch.rand(clouds, n, dim, generator=generator) * 2 - 1 for n in (points, 11))
-    return torch.randn(batch, points, channels, generator=generator), x, y
-
-
-def close(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().max() <= 1e-4 * b.abs().max())
-
-
-def parameters(model: torch.nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+from ikno.models.geofno import GeoFNO, GeoFNOSettings
+from tests.models.tiny import cloud, parameters, tiny
 
 
 def moved(model: GeoFNO) -> GeoFNO:
@@ -50,7 +23,7 @@ def moved(model: GeoFNO) -> GeoFNO:
 
 def test_deformation() -> None:
     """Against the formula of one point, in the units of the paper, [0, 1]^2."""
-    deformation = moved(model_of(deformation_frequencies=2)).deformation.double()
+    deformation = moved(tiny("geofno", deformation_frequencies=2)).deformation.double()
     x = [0.9, 0.2]
     psi = [*x, math.atan2(x[1] - 0.5, x[0] - 0.5), math.hypot(x[0] - 0.5, x[1] - 0.5)]
     turns = [p * math.pi * 2**j for p in psi for j in range(2)]
@@ -75,8 +48,8 @@ def test_a_new_deformation_is_next_to_the_identity() -> None:
 @pytest.mark.parametrize("padding", [0.0, 0.5])
 def test_the_network_step_by_step(padding: float) -> None:
     """Every transform as a sum over all frequencies and nodes, the grid with the FFT's nodes j / n."""
-    model = moved(model_of(modes=(2, 3), fourier_grid=6, padding=padding)).double()
-    features, points, queries = (a.double() for a in data(batch=1, points=7))
+    model = moved(tiny("geofno", modes=(2, 3), fourier_grid=6, padding=padding)).double()
+    features, points, queries = (cloud(1, n, 2, seed=n).double() for n in (7, 7, 11))
     weights = torch.rand(1, 7, dtype=torch.float64)
     ks = torch.tensor(list(itertools.product([0, 1, -2, -1], [0, 1, 2])), dtype=torch.float64)
     twice = torch.where(ks[:, 1] == 0, 1.0, 2.0).double()
@@ -111,7 +84,6 @@ def test_parameters() -> None:
     assert parameters(GeoFNO(0, 1, 2)) == network + deformation == 3_019_587
     complex_as_one = network + deformation - 5 * 24 * 12 * 32 * 32
     assert complex_as_one == 1_546_403 - 43 * 32  # the public code's, but for the layer of the geometry's code
-    assert 50_000 < parameters(GeoFNO(1, 1, 2, GeoFNOSettings(**SMALL))) < 200_000
 
 
 def test_refusals() -> None:

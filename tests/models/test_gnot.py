@@ -1,26 +1,11 @@
-"""GNOT: its contract as a model, its attention and gating typed out with loops, its size, and that it learns."""
+"""GNOT: its attention and gating typed out with loops, its size."""
 
 import pytest
 import torch
 from torch import nn
 
 from ikno.models.gnot import GNOT, Experts, GNOTBlock, GNOTSettings, NormalizedAttention, ResidualMLP
-
-TINY = GNOTSettings(d_model=16, num_heads=2, num_layers=2, num_experts=3, ff_mult=2, mlp_layers=1)
-
-
-def make(in_channels: int = 2, out_channels: int = 3, dim: int = 2, settings: GNOTSettings = TINY) -> GNOT:
-    torch.manual_seed(0)
-    return GNOT(in_channels, out_channels, dim, settings)
-
-
-def sample(batch: int = 2, points: int = 30, channels: int = 2, dim: int = 2, clouds: int = 1):
-    torch.manual_seed(1)
-    return torch.randn(batch, points, channels), 2 * torch.rand(clouds, points, dim) - 1
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.allclose(a, b, atol=1e-4)
+from tests.models.tiny import TINY, parameters
 
 
 def test_normalized_attention_typed_out() -> None:
@@ -51,7 +36,7 @@ def test_experts_are_mixed_by_position() -> None:
 
 def test_block_typed_out() -> None:
     torch.manual_seed(0)
-    block = GNOTBlock(2, TINY).double()
+    block = GNOTBlock(2, GNOTSettings(**TINY["gnot"])).double()
     x, y = torch.randn(1, 7, 16).double(), torch.randn(1, 5, 16).double()
     positions, share = torch.rand(1, 7, 2).double(), torch.full((1, 5), 0.2).double()
     hidden = torch.nn.functional.gelu(block.gate[0](positions))
@@ -77,13 +62,13 @@ def test_residual_perceptron_typed_out() -> None:
 
 def test_size() -> None:
     model = GNOT(1, 1, 2)
-    assert sum(p.numel() for p in model.parameters()) == 4_956_685
+    assert parameters(model) == 4_956_685
     # By hand, from the released layers: width 128, inner width 512, 3 experts.
     linear, norm = 128 * 128 + 128, 2 * 128
     expert = 128 * 512 + 512 + 512 * 128 + 128
     gate = (2 * 512 + 512) + (512 * 512 + 512) + (512 * 3 + 3)
     block = 8 * linear + 6 * expert + 5 * norm + gate
-    assert sum(p.numel() for p in model.blocks.parameters()) == 4 * block
+    assert parameters(model.blocks) == 4 * block
 
 
 def test_heads_must_divide_the_width() -> None:

@@ -9,21 +9,8 @@ from torch.nn import functional as F
 
 from ikno.errors import UserError
 from ikno.models.neighbors import Edges, along_curve
-from ikno.models.rigno import RIGNO, SMALL, Perceptron, RIGNOSettings, Step
-
-TINY = {"processor_steps": 2, "latent_size": 10}
-
-
-def built(channels: int = 2, dim: int = 2, out: int = 3, **settings) -> RIGNO:
-    torch.manual_seed(0)
-    model = RIGNO(channels, out, dim, RIGNOSettings(**{**TINY, **settings}))
-    for p in model.parameters():  # biases too
-        torch.nn.init.normal_(p, std=0.3)
-    return model.eval()
-
-
-def cloud(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+from ikno.models.rigno import RIGNO, Perceptron, RIGNOSettings, Step
+from tests.models.tiny import cloud, parameters, shaken, tiny
 
 
 def everywhere(points: Tensor) -> Tensor:
@@ -37,39 +24,8 @@ def test_dimensions() -> None:
         RIGNO(0, 1, 2, RIGNOSettings(conditioned_normalization=True))
 
 
-@pytest.mark.parametrize("conditioned", [False, True])
-@pytest.mark.parametrize("regular", [False, True])
-def test_the_order_of_the_points_does_not_matter(regular: bool, conditioned: bool) -> None:
-    axis = torch.linspace(-1, 1, 6)
-    # On a regular grid many regions are at the same distance.
-    points = torch.cartesian_prod(axis, axis)[None] if regular else cloud(1, 36, 2)
-    model, features = built(conditioned_normalization=conditioned), cloud(2, 36, 2, seed=1)
-    queries = cloud(1, 9, 2, seed=2)
-    order = torch.randperm(36, generator=torch.Generator().manual_seed(3))
-    assert torch.allclose(model(features[:, order], points[:, order]), model(features, points)[:, order], atol=1e-4)
-    shuffled = model(features[:, order], points[:, order], queries)
-    assert torch.allclose(shuffled, model(features, points, queries), atol=1e-4)
-
-
-@pytest.mark.parametrize("sizes", [(40, 25), (3, 30)])
-@pytest.mark.parametrize("conditioned", [False, True])
-def test_padding_changes_nothing(sizes: tuple[int, int], conditioned: bool) -> None:
-    model = built(conditioned_normalization=conditioned)
-    features, points, queries = cloud(2, 40, 2), cloud(2, 40, 2, seed=1), cloud(1, 5, 2, seed=2)
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
-    mask = (torch.arange(40) < torch.tensor(sizes)[:, None])[:, order]
-    here, elsewhere = model(features, points, mask=mask), model(features, points, queries, mask=mask)
-    assert (here[~mask] == 0).all()
-    for b in range(2):
-        f, x = features[b, mask[b]][None], points[b, mask[b]][None]
-        assert torch.allclose(here[b, mask[b]], model(f, x)[0], atol=1e-4)
-        assert torch.allclose(elsewhere[b], model(f, x, queries)[0], atol=1e-4)
-    one_cloud = model(features, points[:1], mask=mask)
-    assert torch.allclose(one_cloud[1, mask[1]], model(features[1:, mask[1]], points[:1, mask[1]])[0], atol=1e-4)
-
-
 def test_regions_beside_loops_over_all_pairs() -> None:
-    model, points = built(mesh_subsample_factor=2, rmesh_levels=3), cloud(1, 80, 2)
+    model, points = shaken(tiny("rigno", mesh_subsample_factor=2, rmesh_levels=3)), cloud(1, 80, 2)
     regions = model.regions(points, everywhere(points))
     x = points[0, along_curve(points, everywhere(points))[0, ::2]]
     assert torch.equal(regions.centers[0], x)
@@ -121,7 +77,7 @@ def test_a_step_beside_loops() -> None:
 
 
 def test_edges_are_masked_in_training_only() -> None:
-    model, features, points = built(p_edge_masking=0.5), cloud(1, 60, 2), cloud(1, 60, 2, seed=1)
+    model, features, points = shaken(tiny("rigno", p_edge_masking=0.5)), cloud(1, 60, 2), cloud(1, 60, 2, seed=1)
     assert torch.equal(model(features, points), model(features, points))
     model.train()
     assert not torch.equal(model(features, points), model(features, points))
@@ -129,9 +85,8 @@ def test_edges_are_masked_in_training_only() -> None:
 
 def test_parameters() -> None:
     def count(channels: int, **settings) -> int:
-        return sum(p.numel() for p in RIGNO(channels, 1, 2, RIGNOSettings(**settings)).parameters())
+        return parameters(RIGNO(channels, 1, 2, RIGNOSettings(**settings)))
 
     assert count(1) == 2_454_657
     assert count(3, conditioned_normalization=True) == 2_635_969
     assert abs(count(3, conditioned_normalization=True) / 2.7e6 - 1) < 0.05
-    assert 50_000 < count(1, **SMALL) < 200_000

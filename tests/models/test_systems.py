@@ -9,60 +9,15 @@ from torch import Tensor, nn
 
 from ikno.errors import UserError
 from ikno.models import MODELS, build, complete_model
-from ikno.models.fourier import SpectralWeights
 from ikno.surrogate import Signature, Surrogate
+from tests.models.tiny import TINY, close, cloud, parameters, tiny
 
-GAOT = {
-    "latent_tokens": 4,
-    "radius": 0.5,
-    "lifting_channels": 6,
-    "projection_channels": 8,
-    "encoder_kernel": (8,),
-    "decoder_kernel": (8,),
-    "hidden_size": 16,
-    "num_heads": 2,
-    "num_layers": 3,
-    "ffn_multiplier": 2,
-}
-GINO = {
-    "latent_grid": 6,
-    "radius": 0.5,
-    "n_modes": 4,
-    "hidden_channels": 6,
-    "n_layers": 2,
-    "in_kernel": (8,),
-    "out_kernel": (8, 8),
-    "projection_channels": 8,
-}
-GEOFNO = {"modes": 3, "width": 8, "num_layers": 1, "fourier_grid": 8, "projection": 16, "deformation_width": 4}
-TRANSOLVER = {"d_model": 16, "num_heads": 2, "num_layers": 2, "num_slices": 5}
-UPT = {
-    "num_supernodes": 12,
-    "radius": 0.6,
-    "gnn_dim": 12,
-    "enc_dim": 8,
-    "enc_depth": 1,
-    "num_latent_tokens": 5,
-    "latent_dim": 12,
-    "latent_depth": 1,
-    "dec_depth": 1,
-    "query_dim": 12,
-    "position_scale": 4.0,
-    "max_wavelength": 10.0,
-}
-RIGNO = {"processor_steps": 2, "latent_size": 10, "rmesh_levels": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gaot": ("gaot", GAOT),
-    "gaot, two scales": ("gaot", {**GAOT, "scales": (1.0, 2.0), "attention": "dot_product"}),
-    "gino": ("gino", GINO),
-    "geofno": ("geofno", GEOFNO),
-    "fno-dse": ("fno-dse", {"modes": 3, "width": 8, "num_layers": 2, "projection": 16}),
-    "rigno": ("rigno", RIGNO),
-    "rigno, conditioned": ("rigno", {**RIGNO, "conditioned_normalization": True}),
-    "transolver": ("transolver", TRANSOLVER),
-    "transolver, reference grid": ("transolver", {**TRANSOLVER, "reference_grid": 3}),
-    "upt": ("upt", UPT),
-    "gnot": ("gnot", {"d_model": 16, "num_heads": 2, "num_layers": 2, "num_experts": 2, "ff_mult": 2, "mlp_layers": 1}),
+    **{name: (name, {}) for name in TINY},
+    "gaot, two scales": ("gaot", {"scales": (1.0, 2.0), "attention": "dot_product"}),
+    "rigno, conditioned": ("rigno", {"conditioned_normalization": True}),
+    "transolver, reference grid": ("transolver", {"reference_grid": 3}),
+    "upt, few neighbors": ("upt", {"max_neighbors": 5}),
 }
 OTHERS = {name for name in MODELS if not name.startswith("ikno-")}
 ONLY_2D = {"geofno"}
@@ -74,27 +29,13 @@ clouds_of_their_own = pytest.mark.parametrize("clouds", [1, 3])
 
 
 def make(case: str, in_channels: int = 2, dim: int = 2) -> nn.Module:
-    """Return a tiny model; spectral weights start next to nothing, which would hide mistakes, and are made larger."""
     name, settings = CASES[case]
-    model = build(name, in_channels=in_channels, out_channels=3, dim=dim, seed=0, **settings)
-    torch.manual_seed(1)
-    for part in model.modules():
-        if isinstance(part, SpectralWeights):
-            nn.init.normal_(part.weight, std=0.2)
-    return model
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return tiny(name, in_channels, dim, **settings)
 
 
 def data(clouds: int = 1, channels: int = 2, dim: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """Return features, points and queries of three samples."""
-    return uniform(3, 40, channels), uniform(clouds, 40, dim, seed=1), uniform(1, 9, dim, seed=2)
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
-    return a.shape == b.shape and bool((a - b).abs().max() <= tolerance * b.abs().max())
+    return cloud(3, 40, channels), cloud(clouds, 40, dim, seed=1), cloud(1, 9, dim, seed=2)
 
 
 def test_every_system_has_a_case() -> None:
@@ -108,6 +49,12 @@ def test_presets_of_all_are_valid(preset: str) -> None:
         settings = complete_model({"name": name}, preset, [24, 16])
         own = MODELS[name].sizes.get(preset, {}).get("grid_size", [24, 16])
         assert settings.get("grid_size") == (None if name in OTHERS else own)
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_small_versions_are_of_similar_size(name: str) -> None:
+    settings = complete_model({"name": name}, "cpu")
+    assert 90_000 < parameters(build(**settings, in_channels=1, out_channels=1, dim=2)) < 210_000
 
 
 @cases
@@ -157,6 +104,31 @@ def test_permutations_batches_and_queries(case: str, clouds: int) -> None:
 
 
 @cases
+def test_the_order_of_points_of_a_regular_cloud_does_not_matter(case: str) -> None:
+    """There many points are equally near, and which of them are taken must not depend on their order."""
+    model, axis = make(case), torch.linspace(-1, 1, 6)
+    features, points, order = cloud(2, 36, 2), torch.cartesian_prod(axis, axis)[None], torch.randperm(36)
+    here, there = (model(features, points, q) for q in (None, cloud(1, 9, 2, seed=2)))
+    assert close(model(features[:, order], points[:, order]), here[:, order])
+    assert close(model(features[:, order], points[:, order], cloud(1, 9, 2, seed=2)), there)
+
+
+@cases
+def test_clouds_of_different_sizes(case: str) -> None:
+    """Each sample of a padded batch is as if alone, also one with hardly any points, wherever the padding stands."""
+    model, order = make(case), torch.randperm(40)
+    features, points, queries = data(3)
+    mask = (torch.arange(40) < torch.tensor([40, 25, 3])[:, None])[:, order]
+    here, there = model(features, points, mask=mask), model(features, points, queries, mask=mask)
+    shared = model(features, points[:1], mask=mask)
+    for b, real in enumerate(mask):
+        own = features[b, real][None], points[b, real][None]
+        assert close(here[b, real], model(*own)[0])
+        assert close(there[b], model(*own, queries)[0])
+        assert close(shared[b, real], model(own[0], points[:1, real])[0])
+
+
+@cases
 @clouds_of_their_own
 @pytest.mark.parametrize("weighted", [False, True])
 def test_masked_points_count_for_nothing(case: str, clouds: int, weighted: bool) -> None:
@@ -197,7 +169,7 @@ def test_a_call_in_between_and_a_round_trip_change_nothing(case: str) -> None:
     model, other = make(case), make(case)
     features, points, queries = data()
     values = model(features, points, queries)
-    model(features, uniform(1, 40, 2, seed=7), queries)
+    model(features, cloud(1, 40, 2, seed=7), queries)
     assert torch.equal(model(features, points, queries), values)
     for p in other.parameters():
         nn.init.normal_(p)

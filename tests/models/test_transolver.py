@@ -1,30 +1,14 @@
-"""Transolver: its contract as a model, physics attention typed out with loops, its size, and that it learns."""
+"""Transolver: physics attention typed out with loops, its size."""
 
 import pytest
 import torch
 
 from ikno.models.transolver import EMPTY, PhysicsAttention, Transolver, TransolverSettings
-
-TINY = TransolverSettings(d_model=16, num_heads=2, num_layers=2, num_slices=5)
-
-
-def make(in_channels: int = 2, out_channels: int = 3, dim: int = 2, settings: TransolverSettings = TINY) -> Transolver:
-    torch.manual_seed(0)
-    return Transolver(in_channels, out_channels, dim, settings)
-
-
-def sample(batch: int = 2, points: int = 30, channels: int = 2, dim: int = 2, clouds: int = 1):
-    torch.manual_seed(1)
-    return torch.randn(batch, points, channels), 2 * torch.rand(clouds, points, dim) - 1
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.allclose(a, b, atol=1e-4)
+from tests.models.tiny import close, cloud, parameters, tiny
 
 
 def test_query_without_features_is_a_point_without_features() -> None:
-    features, points = sample(channels=0)
-    model = make(0)
+    features, points, model = torch.zeros(2, 30, 0), cloud(1, 30, 2), tiny("transolver", 0)
     assert close(model(features, points, points), model(features, points))
 
 
@@ -54,7 +38,7 @@ def test_physics_attention_typed_out() -> None:
 
 
 def test_reference_grid_gives_distances() -> None:
-    model = make(0, 1, 2, TINY.model_copy(update={"reference_grid": 2}))
+    model = tiny("transolver", 0, reference_grid=2)
     seen = []
     model.embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(torch.zeros(1, 1, 0), torch.tensor([[[-1.0, 0.0]]]))
@@ -62,7 +46,7 @@ def test_reference_grid_gives_distances() -> None:
 
 
 def test_size_is_the_published_one() -> None:
-    count = sum(p.numel() for p in Transolver(1, 1, 2).parameters())
+    count = parameters(Transolver(1, 1, 2))
     assert count == 2_815_809
     assert abs(count / 2.8e6 - 1) < 0.05
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ikno.models import build
+from ikno.models.fourier import SpectralWeights
 
 TINY: dict[str, dict[str, Any]] = {
     "gaot": {
@@ -60,8 +61,24 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def tiny(name: str, in_channels: int = 2, dim: int = 2, **settings: Any) -> Any:
-    """Return a tiny model with three outputs; some of its settings may be others."""
-    return build(name, in_channels=in_channels, out_channels=3, dim=dim, seed=0, **{**TINY[name], **settings})
+    """Return a tiny model with three outputs; some of its settings may be others.
+
+    Spectral weights start next to nothing, which would hide mistakes, and are made larger.
+    """
+    model = build(name, in_channels=in_channels, out_channels=3, dim=dim, seed=0, **{**TINY[name], **settings})
+    torch.manual_seed(1)
+    for part in model.modules():
+        if isinstance(part, SpectralWeights):
+            nn.init.normal_(part.weight, std=0.2)
+    return model
+
+
+def shaken(model: Any) -> Any:
+    """Return the model with all parameters drawn anew, biases too."""
+    torch.manual_seed(0)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3)
+    return model.eval()
 
 
 def cloud(*shape: int, seed: int = 0) -> Tensor:
