@@ -403,3 +403,35 @@ def test_efficiency(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["model"] for row in found["rows"]] == ["fno-dse"]
     ikno.refused("no model named 'goat'", "efficiency", "--models", "goat")
     ikno.refused("no preset 'big'", "efficiency", "--preset", "big")
+
+
+def test_reproduce(ikno: Screen, folder: Path) -> None:
+    table = folder / "own.toml"
+    table.write_text(
+        'title = "Orders"\ncaption = "c"\nset = "small.toml"\ncompare = "rows"\npicture = "errors"\n'
+        'settings = { model = "ikno-finite", "model.d_model" = 4, "model.grid_size" = 3 }\n'
+        '[[columns]]\nname = "small"\n'
+        '[[rows]]\nname = "one"\nsettings = { "model.order" = 1 }\npublished = [2.49]\n'
+        '[[rows]]\nname = "two"\nsettings = { "model.order" = 2 }\npublished = [2.32]\n'
+    )
+    words = ["reproduce", "own.toml", "--preset", "smoke", "--out", "again"]
+    assert re.search(r"own +2 +0 +Orders", ikno(*words, "--list").out)
+    shown = ikno(*words, "--cells", "one")
+    assert shown.code == 0
+    assert "1 trainings, 0 of them done before" in shown.err
+    assert re.search(r"one +[\d.]+ \(2\.49\)", shown.out)
+    assert re.search(r"two +- \(2\.32\)", shown.out)
+    assert ikno(*words).code == 0
+    out = folder / "again"
+    assert {p.name for p in out.iterdir()} == {
+        *("cells", "index.html", "own.json", "own.md", "own.png", "own.tex", "work")
+    }
+    assert "![Orders](own.png)" in (out / "own.md").read_text()
+    text = (out / "own.md").read_text()
+    found = ikno(*words, "--report", "--json")
+    assert [row["name"] for row in json.loads(found.out)[0]["rows"]] == ["one", "two"]
+    assert (out / "own.md").read_text() == text
+    listed = json.loads(ikno("reproduce", "--list", "--json").out)
+    assert {"table": "steady", "cells": 48, "done": 0, "about": "Time-independent sets"} in listed
+    ikno.refused("no such table", "reproduce", "stedy")
+    ikno.refused("no preset 'gpu'", "reproduce", "--preset", "gpu")

@@ -11,6 +11,7 @@ from ikno.cli import learn
 from ikno.cli.compare import compare, efficiency
 from ikno.cli.data import data
 from ikno.cli.options import Json, Overrides, parse_overrides
+from ikno.cli.reproduce import reproduce
 from ikno.errors import UserError
 
 app = typer.Typer(
@@ -21,7 +22,10 @@ app = typer.Typer(
 )
 
 app.add_typer(data, name="data")
-for command in (learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs, compare, efficiency):
+for command in (
+    *(learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs),
+    *(compare, efficiency, reproduce),
+):
     app.command()(command)
 
 

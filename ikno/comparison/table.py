@@ -2,7 +2,7 @@
 
 from typing import Any
 
-LEFT = ("model", "optimizer")  # columns of words
+LEFT = ("", "model", "optimizer")  # columns of words
 
 
 def caption(result: dict[str, Any]) -> str:

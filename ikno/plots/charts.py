@@ -99,6 +99,28 @@ def plot_errors(evaluation: dict[str, Any], out: Path) -> list[Path]:
     return save(figure, out, ", ".join([*about, "errors of the samples"]))
 
 
+def plot_curves(filled: dict[str, Any], out: Path) -> list[Path]:
+    """Draw a table whose columns are numbers, a curve for each row, and return the file; none without any result."""
+    check_name(out)
+    figure, ((axis,),) = charts(1, 1, (6.4, 4.2))
+    x = _numbers(float(name) for name in filled["columns"])
+    for color, row in zip(LINES, filled["rows"], strict=False):
+        found = [cell.get("measured", {"mean": None, "std": None}) for cell in row["cells"]]
+        y, spread = _numbers(m["mean"] for m in found), [m["std"] or 0.0 for m in found]
+        shown = np.isfinite(y) & (y > 0)
+        if shown.any():
+            bars = np.array(spread)[shown]
+            axis.errorbar(x[shown], y[shown], bars if bars.any() else None, color=color, marker="o", label=row["name"])
+    if not axis.has_data():
+        return []
+    axis.set(xlabel=filled["axis"], ylabel=f"error, {filled['unit']}", yscale="log")
+    axis.set_xticks(x, filled["columns"])
+    axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axis.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "235" else "")
+    axis.legend(fontsize=9)
+    return save(figure, out, filled["title"])
+
+
 @torch.no_grad()
 def plot_kernels(model: nn.Module, out: Path) -> list[Path]:
     """Draw learned kernels and return the file: k_j(r) above, below the middle row of (I - alpha K_j)^-1 K_j."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ikno.errors import UserError
-from ikno.evaluation import fields, load_evaluation, problem_of
+from ikno.evaluation import Fields, fields, load_evaluation, problem_of
 from ikno.models import IKNO, BaseKernel
 from ikno.plots.charts import plot_errors, plot_kernels, plot_training
 from ikno.plots.fields import plot_errors_of, plot_fields, plot_rollout
@@ -46,11 +46,18 @@ def plot_run(
     return paths
 
 
+def plot_predictions(run: Run, out: Path, samples: int = 2) -> list[Path]:
+    """Draw the first test samples of a run beside the truth, at the final time, and return the file."""
+    return plot_fields(_first(run, samples), out)
+
+
 def plot_comparison(runs: Mapping[str, Run], out: Path) -> list[Path]:
     """Draw the errors of several runs on one data set for the first test sample, and return the file."""
-    found = {}
-    for label, run in runs.items():
-        result = load_evaluation(run)
-        strategy = "autoregressive" if result is None else result["best"]["strategy"]
-        found[label] = fields(run.surrogate(), problem_of(run), count=1, strategy=strategy)[0]
-    return plot_errors_of(found, out)
+    return plot_errors_of({label: _first(run, 1)[0] for label, run in runs.items()}, out)
+
+
+def _first(run: Run, count: int) -> list[Fields]:
+    """Return the first test samples with their predictions, along the rollout that was best in the evaluation."""
+    result = load_evaluation(run)
+    strategy = "autoregressive" if result is None else result["best"]["strategy"]
+    return fields(run.surrogate(), problem_of(run), count=count, strategy=strategy)

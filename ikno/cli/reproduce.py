@@ -1,0 +1,164 @@
+"""The command that makes the tables of the paper again."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ikno.cli.options import STOPPED, Json, training_bar
+
+if TYPE_CHECKING:
+    from ikno.paper import Place, Scale, Table
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Tables of the paper (--list), or one of your own (.toml); all."),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Scale: smoke, cpu or paper.")] = "cpu",
+    cells: Annotated[
+        str, typer.Option(help="Only these cells: patterns ROW/COLUMN, for instance 'poisson-*/ikno-*,elasticity'.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results and report (default: reproduction/PRESET).")
+    ] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of data and runs (default: work in --out).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of released files; what is not there is generated.")] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report", help="Train nothing: write the report of what is there.")
+    ] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the tables and how much of each is done.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the tables and figures of the paper again: measured beside published, with spread, cost and data.
+
+    Every training is made once and its result kept in --out/cells. Ctrl-C saves, the same command goes on, and several
+    processes or machines may share the folders. The report is index.html in --out, each table also .md, .tex and .json.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
+    from ikno.paper import NAMES, Place, fill, load_scale, load_table
+    from ikno.paper import reproduce as run
+
+    scale = load_scale(preset)
+    chosen = [load_table(name) for name in tables or NAMES]
+    folder = out or Path("reproduction") / preset
+    place = Place(folder, work or folder / "work", data)
+    if show_list:
+        _list(chosen, scale, place, as_json)
+        return
+    patterns = [p for word in cells.split(",") if (p := word.strip())]
+    missing = 0
+    if not report_only:
+        from ikno.training import Stopped
+
+        try:
+            with training_bar() as show:
+                missing = run(
+                    chosen,
+                    scale,
+                    place,
+                    patterns,
+                    lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+                    lambda text: print(text, file=sys.stderr),
+                )
+        except Stopped:
+            print(f"{folder}: stopped and saved; the same command goes on", file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
+    filled = [fill(table, scale, folder, data) for table in chosen]
+    _write(chosen, filled, scale, place)
+    if as_json:
+        print(json.dumps(filled, indent=2))
+        return
+    for found in filled:
+        _print(found)
+    print(f"{folder}: index.html and, for each table, .md, .tex and .json")
+    if missing:
+        print(f"{missing} cells are missing; the reasons are above", file=sys.stderr)
+
+
+def _list(tables: list["Table"], scale: "Scale", place: "Place", as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    from ikno.paper import fill
+
+    rows = []
+    for table in tables:
+        found = fill(table, scale, place.out, place.released)
+        cells = [cell for row in found["rows"] for cell in row["cells"]]
+        done = sum("measured" in cell for cell in cells)
+        rows.append({"table": table.name, "cells": len(cells), "done": done, "about": table.title})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    grid = Grid("table", "cells", f"done ({scale.name})", "about", box=None)
+    for row in rows:
+        grid.add_row(*(str(v) for v in row.values()))
+    Console().print(grid)
+
+
+def _write(tables: list["Table"], filled: list[dict[str, Any]], scale: "Scale", place: "Place") -> None:
+    """Write each table as Markdown, LaTeX and JSON, its pictures, and the page of all."""
+    from ikno.paper import latex, markdown, page
+
+    place.out.mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for table, found in zip(tables, filled, strict=True):
+        pictures[table.name] = _pictures(table, found, scale, place)
+        command = f"ikno reproduce {table.name} --preset {scale.name}"
+        (place.out / f"{table.name}.md").write_text(markdown(found, scale, command, pictures[table.name]))
+        (place.out / f"{table.name}.tex").write_text(latex(found))
+        (place.out / f"{table.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (place.out / "index.html").write_text(page(filled, scale, f"ikno reproduce --preset {scale.name}", pictures))
+
+
+def _pictures(table: "Table", found: dict[str, Any], scale: "Scale", place: "Place") -> list[str]:
+    """Draw what the table asks for, from runs that are here, and return the files; without runs earlier ones stay."""
+    from ikno.paper import run_of, stored
+    from ikno.plots import plot_comparison, plot_curves, plot_predictions
+
+    if table.picture == "curves":
+        return [p.name for p in plot_curves(found, place.out / f"{table.name}.png")]
+    if table.picture is None:
+        return []
+    results = stored(table, scale, place.out, (), place.released)
+    runs = {name.partition("/")[0]: run for name, r in results.items() if (run := run_of(r, place.work)) is not None}
+    if table.picture == "errors":
+        path = place.out / f"{table.name}.png"
+        if runs:
+            plot_comparison(runs, path)
+        return [path.name] if path.exists() else []
+    names = [f"{table.name}-{row.name.lower()}.png" for row in table.rows]
+    for row, name in zip(table.rows, names, strict=True):
+        if row.name in runs:
+            plot_predictions(runs[row.name], place.out / name)
+    return [name for name in names if (place.out / name).exists()]
+
+
+def _print(found: dict[str, Any]) -> None:
+    """Print a table: measured, and the published numbers in parentheses."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    from ikno.paper.report import measured, number
+
+    unit = f", {found['unit']}" if found["unit"] else ""
+    grid = Grid(box=None)
+    grid.add_column("")
+    for name in found["columns"]:
+        grid.add_column(name, justify="right")
+    for row in found["rows"]:
+        cells = []
+        for cell in row["cells"]:
+            published = f" ({number(cell['published'])})" if cell["published"] is not None else ""
+            cells.append(measured(cell) + published)
+        grid.add_row(row["name"], *cells)
+    console = Console()
+    console = console if console.is_terminal else Console(width=max(console.width, 160))
+    console.print(f"{found['title']}: measured (published){unit}", highlight=False)
+    console.print(grid)
+    console.print("")

@@ -1,0 +1,151 @@
+"""The scales at which the tables are run: data and settings for each set, and the config of each cell."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from ikno.config import MOVABLE, PRESETS, Config, Settings, flattened, make_config, parse, read_toml, suggest
+from ikno.data.catalog import Card, find_card
+from ikno.data.files import find_file
+from ikno.errors import UserError
+from ikno.models import complete_model, find_variant
+
+Split = tuple[PositiveInt, NonNegativeInt, PositiveInt]
+
+
+class Part(Settings):
+    """What differs for some sets: settings of the generator, samples of each part, settings of config."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    split: Split | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Measurement(Settings):
+    """The sizes of the efficiency table; ``samples`` are those of an epoch. ``preset`` None: that of the scale."""
+
+    points: PositiveInt
+    grid: PositiveInt
+    batch: PositiveInt
+    samples: PositiveInt
+    repeats: PositiveInt
+    preset: Literal["smoke", "cpu", "paper"] | None = None
+
+
+class Scale(Settings):
+    """A scale: what it is, what may be concluded from it, and its settings. ``search``: for the kernel scales.
+
+    ``split`` None: that of the card. A table that asks for more seeds than ``most_seeds`` gets these.
+    """
+
+    name: str = ""
+    about: str
+    conclusion: str
+    split: Split | None = None
+    seeds: PositiveInt = 1
+    most_seeds: PositiveInt = 1
+    search: bool = False
+    settings: dict[str, Any] = Field(default_factory=dict)
+    in_time: Part = Part()
+    sets: dict[str, Part] = Field(default_factory=dict)
+    efficiency: Measurement
+
+
+def load_scale(name: str) -> Scale:
+    """Return a scale by the name of its preset."""
+    if name not in PRESETS:
+        raise UserError(f"preset: no preset {name!r}; {suggest(name, PRESETS)}")
+    file = Path(__file__).with_name("scales.toml")
+    return parse(Scale, read_toml(file)[name], f"{file}: {name}").model_copy(update={"name": name})
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data of a set comes from: a file of others, or our generator with some options.
+
+    ``name`` is that of the set or of its card (.toml).
+    """
+
+    name: str
+    card: Card
+    file: Path | None
+    options: dict[str, Any]
+    samples: int
+
+    def described(self) -> dict[str, Any]:
+        """Return what identifies the data, as plain values; a generated set needs not be there for that."""
+        if self.file is None:
+            return {"generated": self.card.name, "options": self.options, "samples": self.samples, "seed": 0}
+        return {"file": self.file.name, "bytes": self.file.stat().st_size}
+
+
+def source_of(name: str, scale: Scale, released: Path | None) -> Source:
+    """Return the source of a set: the file in the folder of released ones if it is there, else the generator.
+
+    A card (.toml) has its own file.
+    """
+    card = find_card(name)
+    if card.file is not None:
+        file = Path(card.file)
+        if not file.is_file():
+            raise UserError(f"{name}: its file {file} is not there")
+        return Source(name, card, file, {}, 0)
+    if released is not None:
+        try:
+            return Source(name, card, find_file(card, released), {}, 0)
+        except UserError:
+            if not card.generated:
+                raise
+    if not card.generated:
+        raise UserError(
+            f"{card.name}: it cannot be generated; fetch it from {card.source} and name its folder (--data)"
+        )
+    split = _split(card, scale) or card.split
+    assert split is not None
+    return Source(name, card, None, scale.sets.get(card.name, Part()).options, sum(split))
+
+
+def _split(card: Card, scale: Scale) -> Split | None:
+    """Return the samples of each part that the scale asks of a set of the catalog."""
+    if card.file is not None:
+        return None
+    in_time = None if card.steady else scale.in_time.split
+    return scale.sets.get(card.name, Part()).split or in_time or scale.split
+
+
+def config_of(card: Card, scale: Scale, settings: dict[str, Any], seed: int, name: str) -> Config:
+    """Return the config of a cell; ``name`` is the file of its data. Settings of a cell win over those of the scale."""
+    given = {"preset": scale.name, **scale.settings}
+    if not card.steady:
+        given |= scale.in_time.settings
+    given |= scale.sets.get(card.name, Part()).settings
+    if (split := _split(card, scale)) is not None:
+        given["data.split"] = list(split)
+    given |= {**settings, "seed": seed}
+    if "init_scales_l1" not in find_variant(given.get("model", "ikno-tp")).settings.model_fields:
+        given.pop("scales", None)  # systems without kernels
+    return make_config(name, given)
+
+
+def searched(config: Config, scale: Scale) -> bool:
+    """Tell whether the scales of the kernels are searched for: where there are any."""
+    model = complete_model(config.model, config.preset)
+    return scale.search and model.get("kernel") == "base"
+
+
+def key_of(config: Config, scale: Scale, source: Source) -> str:
+    """Return a digest of all that decides a cell, known before its data is made."""
+    model = complete_model(config.model, config.preset, source.card.grid)
+    epochs = config.train.epochs or source.card.epochs
+    whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})
+    settings = {k: v for k, v in sorted(flattened(whole.model_dump(mode="json")).items()) if k not in MOVABLE}
+    return digest_of([settings, source.described(), searched(config, scale)])
+
+
+def digest_of(values: Any) -> str:
+    """Return a digest of plain values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,157 @@
+"""The tables of the paper as data: rows and columns with their settings, published numbers, and what they claim."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from ikno.config import Settings, parse, read_toml, suggest
+from ikno.data.catalog import plain
+from ikno.errors import UserError
+
+FOLDER = Path(__file__).parent / "tables"
+# In the order of the paper.
+NAMES = (
+    *("finite-order", "steady", "unsteady", "aircraft", "efficiency", "seeds", "modes", "grids", "encoders"),
+    "predictions",
+)
+Number = float | Literal["-"]  # TOML has no null
+
+
+class Line(Settings):
+    """A row or a column: its name, and what its cells have in common."""
+
+    name: str
+    set: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Column(Line):
+    """``value`` is what is shown, times ``factor``: the error by the measure of the set, or one of its metrics."""
+
+    value: str = "error"
+    factor: float = 100.0
+
+
+class Row(Line):
+    """Published numbers and their spread over seeds, one for each column; - where there is none."""
+
+    published: tuple[Number, ...] = ()
+    spread: tuple[Number, ...] = ()
+
+
+class Claim(Settings):
+    """What the paper says of its numbers: some lines are better than all of others, or errors fall along some."""
+
+    text: str
+    better: tuple[str, ...] = ()
+    than: tuple[str, ...] = ()
+    falls: tuple[str, ...] = ()
+
+
+class Table(Settings):
+    """A table or figure. Cells take the settings of the table, of their column and of their row, the later wins.
+
+    ``compare``: along which axis lines compete, columns in each row or rows in each column. ``seeds`` None: those of
+    the scale. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns.
+    """
+
+    name: str = ""
+    title: str
+    caption: str
+    label: str = ""
+    kind: Literal["errors", "costs"] = "errors"
+    unit: str = "%"
+    set: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    seeds: PositiveInt | None = None
+    compare: Literal["rows", "columns"] | None = None
+    picture: Literal["errors", "curves", "predictions"] | None = None
+    axis: str = ""
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    claims: tuple[Claim, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Table":
+        for row in self.rows:
+            for numbers in (row.published, row.spread):
+                if numbers and len(numbers) != len(self.columns):
+                    raise ValueError(f"row {row.name!r} has {len(numbers)} numbers for {len(self.columns)} columns")
+        known = [line.name for line in (self.columns if self.compare == "columns" else self.rows)]
+        for claim in self.claims:
+            for name in (*claim.better, *claim.than, *claim.falls):
+                if name not in known:
+                    raise ValueError(f"claim {claim.text!r} speaks of {name!r}; {suggest(name, known)}")
+        return self
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table."""
+
+    table: Table
+    row: Row
+    column: Column
+
+    @property
+    def set(self) -> str | None:
+        """The name of the data set, or the path of its card."""
+        return self.row.set or self.column.set or self.table.set
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the cell says about model and training, as dotted overrides."""
+        return {**self.table.settings, **self.column.settings, **self.row.settings}
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}/{self.column.name}"
+
+    def published(self, what: Literal["published", "spread"] = "published") -> float | None:
+        """Return the published number, None if there is none."""
+        numbers = getattr(self.row, what)
+        found = numbers[self.table.columns.index(self.column)] if numbers else "-"
+        return None if found == "-" else found
+
+
+def entries(table: Table, cells: Sequence[str] = ()) -> Iterator[Entry]:
+    """Yield the cells of a table, row by row; ``cells`` are patterns of their names ROW/COLUMN, any that fits."""
+    patterns = [_pattern(text) for text in cells]
+    for row in table.rows:
+        for column in table.columns:
+            names = plain(row.name), plain(column.name)
+            if not patterns or any(fnmatchcase(names[0], a) and fnmatchcase(names[1], b) for a, b in patterns):
+                yield Entry(table, row, column)
+
+
+def _pattern(text: str) -> tuple[str, str]:
+    """Return the patterns of row and column, without case and separators; what is missing fits all."""
+    row, _, column = text.partition("/")
+    plain_row, plain_column = ("".join(c for c in t.lower() if c.isalnum() or c in "*?[]") for t in (row, column))
+    return plain_row or "*", plain_column or "*"
+
+
+def load_table(name: str) -> Table:
+    """Return a table of the paper by its name, or one of your own in a TOML file."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        table = parse(Table, read_toml(path), str(path))
+        rows = tuple(_placed(row, path.parent) for row in table.rows)
+        columns = tuple(_placed(column, path.parent) for column in table.columns)
+        update = {"name": path.stem, "rows": rows, "columns": columns, "set": _placed(table, path.parent).set}
+        return table.model_copy(update=update)
+    if name not in NAMES:
+        raise UserError(f"{name}: no such table (one of your own is a .toml file); {suggest(name, NAMES)}")
+    file = FOLDER / f"{name}.toml"
+    return parse(Table, read_toml(file), str(file)).model_copy(update={"name": name})
+
+
+def _placed(line: Any, folder: Path) -> Any:
+    """Return a line whose card is found from anywhere: its path is relative to the table."""
+    if line.set is None or not line.set.endswith(".toml"):
+        return line
+    return line.model_copy(update={"set": str(folder / line.set)})

@@ -1,0 +1,160 @@
+"""The tables as data: complete, consistent with models and sets, and readable by name and pattern."""
+
+from pathlib import Path
+
+import pytest
+
+from ikno.config import PRESETS, parse
+from ikno.data.catalog import CATALOG
+from ikno.data.generators import GENERATORS
+from ikno.errors import UserError
+from ikno.models import MODELS, complete_model
+from ikno.paper import NAMES, Table, entries, load_scale, load_table
+from ikno.paper.scales import config_of, key_of, searched, source_of
+from ikno.paper.tables import FOLDER
+
+TABLES = [load_table(name) for name in NAMES]
+
+
+def test_every_file_is_a_table_of_the_list() -> None:
+    assert sorted(f.stem for f in FOLDER.glob("*.toml")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=NAMES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_cell_has_a_config(table: Table, preset: str) -> None:
+    scale = load_scale(preset)
+    for entry in entries(table):
+        assert entry.settings["model"] in MODELS
+        if table.kind == "costs":
+            continue
+        card = CATALOG[str(entry.set)]
+        config = config_of(card, scale, entry.settings, 3, "file.nc")
+        assert (config.seed, config.preset, config.data.name) == (3, preset, "file.nc")
+        complete_model(config.model, preset, card.grid)  # all settings of the model are known to it
+
+
+def test_the_tables_have_the_size_of_the_papers() -> None:
+    sizes = {t.name: (len(t.rows), len(t.columns)) for t in TABLES}
+    assert sizes == {
+        "finite-order": (4, 1),
+        "steady": (6, 8),
+        "unsteady": (8, 8),
+        "aircraft": (3, 4),
+        "efficiency": (4, 2),
+        "seeds": (4, 1),
+        "modes": (2, 3),
+        "grids": (4, 5),
+        "encoders": (4, 4),
+        "predictions": (2, 1),
+    }
+    for table in TABLES:
+        numbers = [entry.published() for entry in entries(table)]
+        assert (None in numbers) == (table.name in ("grids", "predictions"))
+
+
+def test_tables_agree_where_the_paper_repeats_itself() -> None:
+    def numbers(table: str) -> dict[tuple[str, str], float | None]:
+        return {(e.row.name, e.column.name): e.published() for e in entries(load_table(table))}
+
+    main = {**numbers("steady"), **numbers("unsteady")}
+    for (model, name), value in numbers("encoders").items():
+        if model.startswith("IKNO"):
+            assert main[name, model] == value
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_scales_speak_of_known_sets_and_of_settings_that_generators_have(preset: str) -> None:
+    scale = load_scale(preset)
+    for name, part in scale.sets.items():
+        assert name in CATALOG
+        if name in GENERATORS:
+            parse(GENERATORS[name](), part.options, name)
+    for name, card in CATALOG.items():
+        if card.generated:
+            source = source_of(name, scale, None)
+            assert source.samples > 0
+            if preset == "paper":
+                assert source.samples == sum(card.split or ())
+
+
+def test_the_paper_scale_is_as_published() -> None:
+    scale, card = load_scale("paper"), CATALOG["ns-gauss"]
+    config = config_of(card, scale, {"model": "ikno-tp"}, 0, "file.nc")
+    model = complete_model(config.model, config.preset, card.grid)
+    published = {
+        "d_model": 256,
+        "num_heads": 8,
+        "num_layers": 12,
+        "ff_mult": 4,
+        "dropout": 0.0,
+        "nerf_frequencies": 1,
+        "grid_size": 32,
+        "num_kernels": 3,
+        "kernel_alpha": [-1, -1, -1],
+        "init_scales_l1": [1, 2, 4],
+        "init_scales_l2": [1, 2, 4],
+        "normalize_branches": False,
+        "point_weights": "uniform",
+    }
+    assert {k: model[k] for k in published} == published
+    assert (config.data.split, config.train.optimizer, config.train.loss) == (None, "adamw", "relative_l2")
+    assert searched(config, scale)
+    fixed = config_of(CATALOG["poisson-c-sines"], scale, {"model": "ikno-finite"}, 0, "file.nc")
+    assert not searched(fixed, scale)  # its kernel is fixed
+    assert not searched(config_of(card, scale, {"model": "gaot"}, 0, "file.nc"), scale)
+
+
+def test_patterns_choose_cells_without_case_and_separators() -> None:
+    table = load_table("steady")
+
+    def chosen(*patterns: str) -> list[str]:
+        return [entry.name for entry in entries(table, patterns)]
+
+    assert chosen("poisson-gauss/ikno_tp") == ["Poisson-Gauss/IKNO-TP"]
+    assert chosen("/GAOT")[:2] == ["Poisson-C-Sines/GAOT", "Poisson-Gauss/GAOT"]
+    assert len(chosen("naca*")) == 16
+    assert len(chosen("naca*/ikno*", "elasticity/gino")) == 5
+    assert len(chosen()) == 48
+    assert chosen("no such row") == []
+
+
+def test_keys_tell_apart_what_decides_a_result_and_nothing_else(tmp_path: Path) -> None:
+    scale, card = load_scale("cpu"), CATALOG["elasticity"]
+    source = source_of("elasticity", scale, None)
+
+    def key(settings: dict, seed: int = 0, name: str = "a.nc") -> str:
+        return key_of(config_of(card, scale, settings, seed, name), scale, source)
+
+    first = key({"model": "ikno-tp"})
+    assert first == key({"model": "ikno-tp"}, name="elsewhere/b.nc")
+    assert first == key({"model": "ikno-tp", "device": "cuda"})
+    others = [key({"model": "gaot"}), key({"model": "ikno-tp"}, seed=1), key({"model": "ikno-tp", "train.epochs": 2})]
+    paper = load_scale("paper")
+    others.append(key_of(config_of(card, paper, {"model": "ikno-tp"}, 0, "a.nc"), paper, source))
+    (tmp_path / "Elasticity.nc").write_bytes(b"released")
+    released = source_of("elasticity", scale, tmp_path)
+    others.append(key_of(config_of(card, scale, {"model": "ikno-tp"}, 0, "a.nc"), scale, released))
+    assert len({first, *others}) == 6
+
+
+def test_mistakes_in_names_and_tables_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no such table.*did you mean 'steady'"):
+        load_table("stedy")
+    with pytest.raises(UserError, match="no preset 'gpu'"):
+        load_scale("gpu")
+    own = tmp_path / "own.toml"
+    head = 'title = "t"\ncaption = "c"\ncompare = "rows"\n[[columns]]\nname = "a"\n'
+    own.write_text(head + '[[rows]]\nname = "r"\npublished = [1.0, 2.0]\n')
+    with pytest.raises(UserError, match="row 'r' has 2 numbers for 1 columns"):
+        load_table(str(own))
+    own.write_text(head + '[[rows]]\nname = "GAOT"\n[[claims]]\ntext = "x"\nbetter = ["GOAT"]\n')
+    with pytest.raises(UserError, match="speaks of 'GOAT'; did you mean 'GAOT'"):
+        load_table(str(own))
+
+
+def test_a_set_without_file_or_generator_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = CATALOG["nasa-crm"].model_copy(update={"generated": False})
+    monkeypatch.setitem(CATALOG, "nasa-crm", alone)
+    with pytest.raises(UserError, match="nasa-crm: it cannot be generated; fetch it from AIAA"):
+        source_of("nasa-crm", load_scale("smoke"), None)
