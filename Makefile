@@ -33,6 +33,7 @@ bench: env  ## speed and memory, as ratios in one run
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.aircraft
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.memory
 
 clean:
 	rm -rf .venv demo-output .pytest_cache .ruff_cache

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from ikno.memory import reused_memory
+
 Call = Callable[[], object]
 
 
@@ -23,18 +25,22 @@ class Seconds:
 
 
 def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -> dict[str, Seconds]:
-    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike."""
+    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike.
+
+    Memory is used again as in training.
+    """
     wall: dict[str, list[float]] = {name: [] for name in calls}
     cpu: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(-1 if warm_up else 0, repeats):
-        for name, call in calls.items():
-            wall_start, cpu_start = time.perf_counter(), time.process_time()
-            call()
-            _wait()
-            wall_stop, cpu_stop = time.perf_counter(), time.process_time()
-            if turn >= 0:
-                wall[name].append(wall_stop - wall_start)
-                cpu[name].append(cpu_stop - cpu_start)
+    with reused_memory():
+        for turn in range(-1 if warm_up else 0, repeats):
+            for name, call in calls.items():
+                wall_start, cpu_start = time.perf_counter(), time.process_time()
+                call()
+                _wait()
+                wall_stop, cpu_stop = time.perf_counter(), time.process_time()
+                if turn >= 0:
+                    wall[name].append(wall_stop - wall_start)
+                    cpu[name].append(cpu_stop - cpu_start)
     return {name: Seconds(statistics.median(wall[name]), statistics.median(cpu[name])) for name in calls}
 
 
@@ -88,5 +94,6 @@ def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tupl
     if reset.exists():
         reset.write_text("5")  # sets VmHWM to VmRSS
     base = resident("VmRSS")
-    call()
+    with reused_memory():
+        call()
     sender.send(resident("VmHWM") - base)

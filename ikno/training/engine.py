@@ -19,6 +19,7 @@ from ikno.config import Config, TrainSettings
 from ikno.data.batches import Batch, Items, in_order, shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
+from ikno.memory import reused_memory
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
@@ -94,7 +95,7 @@ def train(
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
-        with run.locked() if processes.first else nullcontext():
+        with run.locked() if processes.first else nullcontext(), reused_memory():
             training.go(goes_on, until)
     return run
 
