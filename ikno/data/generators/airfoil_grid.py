@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Complex, Float
 from scipy.interpolate import CubicSpline
+from scipy.optimize import brentq
 
 from ikno.data.generators.airfoil_shape import Curve
 
@@ -93,3 +94,20 @@ def conformal(curve: Curve, modes: int = 512, samples: int = 4000, steps: int = 
     series = 2 * spectrum.conj()
     series[0] = spectrum[0].real + 1j * (phi[0] - turn[0])
     return Map(series, center, zeta1, (z1, z0), power, curve, CubicSpline(phi, t))
+
+
+def spaced(around: int, layers: int, radius: float) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"]]:
+    """Return theta and sigma of an O-grid: cells are square at the wall and grow outward to ``radius`` chords.
+
+    theta = s + sin(s) / 4 + sin(2 s) / 8 for equal steps of s takes cells from the trailing edge, where the map has
+    more than enough, to the middle of the chord.
+    """
+    s = 2 * np.pi * np.arange(around) / around
+    total, first = np.log(4 * radius), 2 * np.pi / around  # the circle is about a quarter of the chord in radius
+
+    def excess(growth: float) -> float:
+        return first * ((growth**layers - 1) / (growth - 1) if growth > 1 else layers) - total
+
+    growth = float(brentq(excess, 1.0, 3.0)) if excess(1.0) < 0 else 1.0  # pyright: ignore[reportArgumentType]
+    sigma = np.append(0, np.cumsum(growth ** np.arange(layers)))
+    return s + np.sin(s) / 4 + np.sin(2 * s) / 8, sigma * total / sigma[-1]

@@ -15,6 +15,7 @@ numba = require("numba", "solvers")
 GAMMA = 1.4
 KAPPA = 1 / 3
 FIX = 0.1
+MOST = 0.2
 
 
 def fast(loop):
@@ -40,7 +41,7 @@ def speeds(qn, c, floor):
 
 @fast
 def roe(a, ua, va, pa, b, ub, vb, pb, nx, ny):
-    """Return Roe's flux through a face of unit length between two states (J. Comput. Phys. 43, 1981)."""
+    """Return Roe's flux of mass and momentum through a face of unit length (J. Comput. Phys. 43, 1981)."""
     qa, qb = ua * nx + va * ny, ub * nx + vb * ny
     ea = pa / (GAMMA - 1.0) + 0.5 * a * (ua * ua + va * va)
     eb = pb / (GAMMA - 1.0) + 0.5 * b * (ub * ub + vb * vb)
@@ -62,7 +63,6 @@ def roe(a, ua, va, pa, b, ub, vb, pb, nx, ny):
         0.5 * (ma + mb - flat * d0 - one),
         0.5 * (ma * ua + mb * ub + (pa + pb) * nx - flat * d1 - one * u - two * nx),
         0.5 * (ma * va + mb * vb + (pa + pb) * ny - flat * d2 - one * v - two * ny),
-        0.5 * (qa * (ea + pa) + qb * (eb + pb) - flat * d3 - one * h - two * qn),
     )
 
 
@@ -111,6 +111,15 @@ def wall_pressure(w, i, height, curvature, along, second):
 
 
 @fast
+def surface(w, height, curvature, along, second):
+    """Return the pressures at the wall."""
+    out = np.empty(w.shape[1])
+    for i in range(len(out)):
+        out[i] = wall_pressure(w, i, height, curvature, along, second)
+    return out
+
+
+@fast
 def ends(before, here, after, e):
     """Return the values at the low and the high end of a cell from the means of three.
 
@@ -125,8 +134,19 @@ def ends(before, here, after, e):
 
 
 @fast
+def enthalpy(w, j, i):
+    """Return the total enthalpy gamma / (gamma - 1) p / rho + (u^2 + v^2) / 2."""
+    rho, u, v, p = w[j, i, 0], w[j, i, 1], w[j, i, 2], w[j, i, 3]
+    return GAMMA / (GAMMA - 1.0) * p / rho + 0.5 * (u * u + v * v)
+
+
+@fast
 def residual(w, across, along, soft, height, curvature, second, rows, r):
-    """Write the sum of the fluxes out of each cell to r; with ``second`` of second order, else of first."""
+    """Write the sum of the fluxes out of each cell to r; with ``second`` of second order, else of first.
+
+    The flux of energy is that of mass times the total enthalpy of the cell it comes from. A steady flow with the same
+    total enthalpy everywhere upstream then keeps it exactly, also within shocks.
+    """
     nj, ni = r.shape[0], r.shape[1]
     low, high, lower, upper = rows[0], rows[1], rows[2], rows[3]
     for j in range(nj):
@@ -144,12 +164,13 @@ def residual(w, across, along, soft, height, curvature, second, rows, r):
         for i in range(ni):
             m = i - 1 if i > 0 else ni - 1
             nx, ny, size = across[j, i, 0], across[j, i, 1], across[j, i, 2]
-            f0, f1, f2, f3 = roe(
+            f0, f1, f2 = roe(
                 high[m, 0], high[m, 1], high[m, 2], high[m, 3], low[i, 0], low[i, 1], low[i, 2], low[i, 3], nx, ny
             )
             r[j, m, 0] += size * f0
             r[j, m, 1] += size * f1
             r[j, m, 2] += size * f2
+            f3 = f0 * enthalpy(w, j + 1, m if f0 > 0.0 else i)
             r[j, m, 3] += size * f3
             r[j, i, 0] -= size * f0
             r[j, i, 1] -= size * f1
@@ -162,13 +183,14 @@ def residual(w, across, along, soft, height, curvature, second, rows, r):
                 r[0, i, 1] -= size * nx * p
                 r[0, i, 2] -= size * ny * p
             else:
-                f0, f1, f2, f3 = roe(
+                f0, f1, f2 = roe(
                     upper[i, 0], upper[i, 1], upper[i, 2], upper[i, 3],
                     lower[i, 0], lower[i, 1], lower[i, 2], lower[i, 3], nx, ny,
                 )  # fmt: skip
                 r[j - 1, i, 0] += size * f0
                 r[j - 1, i, 1] += size * f1
                 r[j - 1, i, 2] += size * f2
+                f3 = f0 * enthalpy(w, j if f0 > 0.0 else j + 1, i)
                 r[j - 1, i, 3] += size * f3
                 r[j, i, 0] -= size * f0
                 r[j, i, 1] -= size * f1
@@ -177,7 +199,7 @@ def residual(w, across, along, soft, height, curvature, second, rows, r):
             for k in range(4):
                 upper[i, k] = rows[4, i, k]
     for i in range(ni):
-        f0, f1, f2, f3 = roe(
+        f0, f1, f2 = roe(
             upper[i, 0], upper[i, 1], upper[i, 2], upper[i, 3],
             w[nj + 1, i, 0], w[nj + 1, i, 1], w[nj + 1, i, 2], w[nj + 1, i, 3], along[nj, i, 0], along[nj, i, 1],
         )  # fmt: skip
@@ -185,6 +207,7 @@ def residual(w, across, along, soft, height, curvature, second, rows, r):
         r[nj - 1, i, 0] += size * f0
         r[nj - 1, i, 1] += size * f1
         r[nj - 1, i, 2] += size * f2
+        f3 = f0 * enthalpy(w, nj if f0 > 0.0 else nj + 1, i)
         r[nj - 1, i, 3] += size * f3
 
 
@@ -233,12 +256,12 @@ def invert(m, out):
         for k in range(4):
             m[i, k] *= pivot
             out[i, k] *= pivot
-        for l in range(4):
-            if l != i:
-                factor = m[l, i]
+        for n in range(4):
+            if n != i:
+                factor = m[n, i]
                 for k in range(4):
-                    m[l, k] -= factor * m[i, k]
-                    out[l, k] -= factor * out[i, k]
+                    m[n, k] -= factor * m[i, k]
+                    out[n, k] -= factor * out[i, k]
 
 
 @fast
@@ -329,14 +352,14 @@ def sweep(r, across, along, facei, facej, inverse, rounds, d):
 
 
 @fast
-def step(u, d, w, most):
-    """Add d to u, in each cell shortened so that density and pressure change by a share ``most`` at most."""
+def step(u, d, w):
+    """Add d to u, in each cell shortened so that density and pressure change by a fifth at most."""
     for j in range(u.shape[0]):
         for i in range(u.shape[1]):
             rho, x, y, p = w[j + 1, i, 0], w[j + 1, i, 1], w[j + 1, i, 2], w[j + 1, i, 3]
             drho = d[j, i, 0]
             dp = (GAMMA - 1.0) * (0.5 * (x * x + y * y) * drho - x * d[j, i, 1] - y * d[j, i, 2] + d[j, i, 3])
             worst = max(abs(drho) / rho, abs(dp) / p)
-            share = most / worst if worst > most else 1.0
+            share = MOST / worst if worst > MOST else 1.0
             for k in range(4):
                 u[j, i, k] += share * d[j, i, k]

@@ -11,10 +11,6 @@ from scipy.spatial import KDTree
 # leading edge (t near pi) and back along the lower side. The chord is from 0 to 1, and x is close to (1 + cos t) / 2.
 Curve = Callable[[np.ndarray], np.ndarray]
 
-# Where 5 t (.2969 sqrt(s) - .126 s - .3516 s^2 + .2843 s^3 - .1015 s^4) vanishes: NACA sections are a little open at
-# s = 1. AGARD AR-211 closes them there, with the length from 0 to this point as the chord.
-CLOSED = 1.008930411365
-
 # Heights in millionths of the chord at x = (1 - cos(pi k / 64)) / 2, k = 0 to 64. Source: P. H. Cook, M. A. McDonald
 # and M. C. P. Firmin, Aerofoil RAE 2822, AGARD AR-138 (1979), as in the UIUC airfoil coordinates database.
 RAE_UPPER = (
@@ -35,17 +31,16 @@ RAE_LOWER = (
 def naca(camber: float = 0.0, place: float = 0.4, thickness: float = 0.12) -> Curve:
     """Return the four-digit section of the largest camber at a place: 2412 is naca(.02, .4, .12).
 
-    Half the thickness 5 t (.2969 sqrt(s) - .126 s - .3516 s^2 + .2843 s^3 - .1015 s^4), s = 1.00893 x, is set off
-    square to the mean line of two parabolas (Jacobs, Ward and Pinkerton, NACA report 460, 1933). The factor 1.00893
-    closes the trailing edge as in AGARD AR-211 (1985).
+    Half the thickness 5 t (.2969 sqrt(x) - .126 x - .3516 x^2 + .2843 x^3 - .1036 x^4) is set off square to the mean
+    line of two parabolas (Jacobs, Ward and Pinkerton, NACA report 460, 1933). The original has .1015 and is open at the
+    trailing edge; .1036 closes it and is the usual choice for inviscid flow.
     """
 
     def curve(t: np.ndarray) -> np.ndarray:
         root = np.cos(t / 2)  # sqrt(x), negative below
         x = root**2
-        s = CLOSED * x
-        tail = -0.126 * s - 0.3516 * s**2 + 0.2843 * s**3 - 0.1015 * s**4
-        half = 5 * thickness * (0.2969 * np.sqrt(CLOSED) * root + np.where(root < 0, -1, 1) * tail)
+        tail = -0.126 * x - 0.3516 * x**2 + 0.2843 * x**3 - 0.1036 * x**4
+        half = 5 * thickness * (0.2969 * root + np.where(root < 0, -1, 1) * tail)
         front = x < place
         scale = camber / np.where(front, place**2, (1 - place) ** 2)
         line = scale * (np.where(front, 0, 1 - 2 * place) + 2 * place * x - x**2)
