@@ -14,13 +14,14 @@ from ikno.data.generators.airfoil_loops import GAMMA
 from ikno.data.generators.airfoil_shape import Curve
 
 SOFTNESS = 8.0  # differences below (SOFTNESS h)^1.5 are not limited, h the size of a cell in chords
-COURANT = 10.0
+COURANT = 20.0
+PATIENCE = 25  # cycles in which the residual must be halved, or steps become smaller
 SWEEPS = 2
-FLOOR = 0.1
 CENTER = 0.25  # the far field is that of a vortex here
 
 State = Float[np.ndarray, "layers around 4"]
 Rim = Float[np.ndarray, "around 4"]
+Rims = Float[np.ndarray, "_ 4"]
 
 
 class Level(NamedTuple):
@@ -120,9 +121,7 @@ def levels_of(
     return levels, t
 
 
-def far_field(
-    z: Complex[np.ndarray, " n"], mach: float, angle: float, lift: float
-) -> Float[np.ndarray, "n 4"]:
+def far_field(z: Complex[np.ndarray, " n"], mach: float, angle: float, lift: float) -> Float[np.ndarray, "n 4"]:
     """Return the free stream with the compressible vortex of a lift (Thomas and Salas, AIAA J. 24, 1986).
 
     Its speed is lift v_inf beta / (4 pi r (1 - M^2 sin^2(phi - angle))), beta^2 = 1 - M^2, at (r, phi) from the
@@ -149,12 +148,12 @@ def residual(grid: Level, u: State, far: Rim, second: bool) -> State:
     return grid.r
 
 
-def relax(grid: Level, u: State, far: Rim, second: bool, forcing: State | None) -> None:
+def relax(grid: Level, u: State, far: Rim, second: bool, forcing: State | None, courant: float) -> None:
     """Change u by one implicit step towards residual + forcing = 0: the Jacobian is of first order, solved roughly."""
     r = residual(grid, u, far, second)
     if forcing is not None:
         r += forcing
-    loops.prepare(grid.w, grid.across, grid.along, COURANT, FLOOR, grid.facei, grid.facej, grid.inverse)
+    loops.prepare(grid.w, grid.across, grid.along, courant, grid.facei, grid.facej, grid.inverse)
     loops.sweep(r, grid.across, grid.along, grid.facei, grid.facej, grid.inverse, SWEEPS, grid.d)
     loops.step(u, grid.d, grid.w)
 
@@ -174,10 +173,12 @@ def refined(a: Float[np.ndarray, "n m k"]) -> Float[np.ndarray, "_ _ k"]:
     return np.stack([0.75 * a + 0.25 * before, 0.75 * a + 0.25 * after], 2).reshape(2 * n, 2 * m, k)
 
 
-def cycle(levels: list[Level], fars: list[Rim], u: State, forcing: State | None, finest: bool = True) -> None:
+def cycle(
+    levels: list[Level], fars: list[Rims], u: State, forcing: State | None, courant: float, finest: bool = True
+) -> None:
     """Change u by one W-cycle of the full approximation scheme: of second order on the finest grid, first below."""
     grid = levels[0]
-    relax(grid, u, fars[0], finest, forcing)
+    relax(grid, u, fars[0], finest, forcing, courant)
     if len(levels) > 1:
         r = residual(grid, u, fars[0], finest)
         if forcing is not None:
@@ -186,9 +187,9 @@ def cycle(levels: list[Level], fars: list[Rim], u: State, forcing: State | None,
         coarse = start.copy()
         rest = merged(r) - residual(levels[1], coarse, fars[1], False)
         for _ in range(2):
-            cycle(levels[1:], fars[1:], coarse, rest, False)
+            cycle(levels[1:], fars[1:], coarse, rest, courant, False)
         loops.step(u, refined(coarse - start), grid.w)
-    relax(grid, u, fars[0], finest, forcing)
+    relax(grid, u, fars[0], finest, forcing, courant)
 
 
 def forces(grid: Level, mach: float, angle: float) -> tuple[float, float]:
@@ -226,15 +227,17 @@ def solve(
         grids = levels[top:]
         still = np.broadcast_to(free, grids[0].r.shape)
         start = np.linalg.norm(residual(grids[0], still, far_field(grids[0].rim, mach, alpha, 0.0), True))
-        history = []
+        history, courant, changed = [], COURANT, 0
         try:
-            for _ in range(cycles):
+            for k in range(cycles):
                 fars = [far_field(grid.rim, mach, alpha, lift) for grid in grids]
-                cycle(grids, fars, u, None)
+                cycle(grids, fars, u, None, courant)
                 history.append(float(np.linalg.norm(residual(grids[0], u, fars[0], True)) / start))
                 lift, drag = forces(grids[0], mach, alpha)
                 if history[-1] < (tolerance if top == 0 else 0.01):
                     break
+                if k - changed >= PATIENCE and history[-1] > 0.5 * history[-PATIENCE]:
+                    courant, changed = max(courant / 2, 2.5), k
         except FloatingPointError:
             history.append(np.inf)
             break

@@ -31,9 +31,7 @@ class Map(NamedTuple):
         turn = (np.exp(-1j * theta[:, None] * k) @ self.series).imag
         return self.place(theta + turn)
 
-    def __call__(
-        self, theta: Float[np.ndarray, " n"], sigma: Float[np.ndarray, " m"]
-    ) -> Complex[np.ndarray, "n m"]:
+    def __call__(self, theta: Float[np.ndarray, " n"], sigma: Float[np.ndarray, " m"]) -> Complex[np.ndarray, "n m"]:
         """Return the points of w = exp(sigma + i theta); sigma increases, and those at sigma = 0 are on the curve."""
         k = np.arange(len(self.series))
         phases = np.exp(-1j * theta[:, None] * k)

@@ -16,6 +16,8 @@ GAMMA = 1.4
 KAPPA = 1 / 3
 FIX = 0.1
 MOST = 0.2
+FLOOR = 0.1
+CAUTION = 10.0
 
 
 def fast(loop):
@@ -265,8 +267,11 @@ def invert(m, out):
 
 
 @fast
-def prepare(w, across, along, courant, floor, facei, facej, inverse):
-    """Write the Jacobians of the faces and the inverse diagonal blocks of V / dt + dR/dU, R of first order."""
+def prepare(w, across, along, courant, facei, facej, inverse):
+    """Write the Jacobians of the faces and the inverse diagonal blocks of V / dt + dR/dU, R of first order.
+
+    dt is the local step of a Courant number, which is smaller in shocks: large steps can lock them in a wrong place.
+    """
     nj, ni = w.shape[0] - 2, w.shape[1]
     m = np.empty((4, 4))
     for j in range(nj + 1):
@@ -274,9 +279,9 @@ def prepare(w, across, along, courant, floor, facei, facej, inverse):
             before = i - 1 if i > 0 else ni - 1
             if j < nj:
                 a, b, n = w[j + 1, before], w[j + 1, i], across[j, i]
-                face(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], n[0], n[1], floor, facei[j, i])
+                face(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], n[0], n[1], FLOOR, facei[j, i])
             a, b, n = w[j, i], w[j + 1, i], along[j, i]
-            face(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], n[0], n[1], floor, facej[j, i])
+            face(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], n[0], n[1], FLOOR, facej[j, i])
     for j in range(nj):
         for i in range(ni):
             after = i + 1 if i < ni - 1 else 0
@@ -299,8 +304,11 @@ def prepare(w, across, along, courant, floor, facei, facej, inverse):
             c = np.sqrt(GAMMA * w[j + 1, i, 3] / w[j + 1, i, 0])
             for n in (n0, n1, n2, n3):
                 rate += 0.5 * n[2] * (abs(w[j + 1, i, 1] * n[0] + w[j + 1, i, 2] * n[1]) + c)
+            before = i - 1 if i > 0 else ni - 1
+            jump = max(abs(w[j + 1, after, 3] - w[j + 1, before, 3]), abs(w[j + 2, i, 3] - w[j, i, 3]))
+            rate *= (1.0 + CAUTION * jump / w[j + 1, i, 3]) / courant
             for k in range(4):
-                m[k, k] += rate / courant
+                m[k, k] += rate
             invert(m, inverse[j, i])
 
 

@@ -82,22 +82,19 @@ def is_sound(curve: Curve, least: float = 0.3, count: int = 400) -> bool:
     return bool(((upper - lower).imag > 0.1 * least * x * (1 - x)).all())
 
 
-def signed_distance(
-    curve: Curve, points: Complex[np.ndarray, " n"], count: int = 8192
-) -> Float[np.ndarray, " n"]:
+def signed_distance(curve: Curve, points: Complex[np.ndarray, " n"], count: int = 8192) -> Float[np.ndarray, " n"]:
     """Return the distance of points to the curve, taken as a polygon of ``count`` segments; negative inside."""
     corners = curve(2 * np.pi * np.arange(count) / count)
     pairs = np.stack([corners.real, corners.imag], -1)
     near = KDTree(pairs).query(np.stack([points.real, points.imag], -1))[1]
-    best = np.full(len(points), np.inf)
-    inside = np.zeros(len(points), bool)
+    sizes, sides = [], []
     for first in (near - 1, near):
         start, edge = corners[first], corners[(first + 1) % count] - corners[first]
         along = (points - start) * edge.conj()
         share = np.clip(along.real / abs(edge) ** 2, 0, 1)
-        found = abs(points - start - share * edge)
-        # Counterclockwise: the inside is on the left. Beside a corner the segment that is seen from the side decides.
-        closer = (found < best) | (found == best) & (along.imag / abs(edge) < 0)
-        inside = np.where(closer, along.imag > 0, inside)
-        best = np.minimum(best, found)
-    return np.where(inside, -best, best)
+        sizes.append(abs(points - start - share * edge))
+        sides.append(along.imag > 0)  # counterclockwise: the inside is on the left
+    # If a corner is nearest, both segments are equally far, and inside is what is on the left of both.
+    same = abs(sizes[0] - sizes[1]) < 1e-12
+    inside = np.where(same, sides[0] & sides[1], np.where(sizes[0] < sizes[1], *sides))
+    return np.where(inside, -1, 1) * np.minimum(*sizes)
