@@ -115,7 +115,7 @@ def levels_of(
     before, here, after = curve(t - h), curve(t), curve(t + h)
     first, twice = (after - before) / (2 * h), (after - 2 * here + before) / h**2
     levels = [level(mapped(theta, sigma).T.copy(), (first.conj() * twice).imag / abs(first) ** 3)]
-    while around % 2 == 0 and layers % 2 == 0 and layers > 2:
+    while around % 2 == 0 and layers % 2 == 0 and layers > 4:
         around, layers, last = around // 2, layers // 2, levels[-1]
         levels.append(level(last.z[::2, ::2].copy(), last.curvature.reshape(-1, 2).mean(1)))
     return levels, t
@@ -226,13 +226,13 @@ def solve(
     for top in range(first, -1, -1):
         grids = levels[top:]
         still = np.broadcast_to(free, grids[0].r.shape)
-        start = np.linalg.norm(residual(grids[0], still, far_field(grids[0].rim, mach, alpha, 0.0), True))
+        start = _size(residual(grids[0], still, far_field(grids[0].rim, mach, alpha, 0.0), True))
         history, courant, changed = [], COURANT, 0
         try:
             for k in range(cycles):
                 fars = [far_field(grid.rim, mach, alpha, lift) for grid in grids]
                 cycle(grids, fars, u, None, courant)
-                history.append(float(np.linalg.norm(residual(grids[0], u, fars[0], True)) / start))
+                history.append(_size(residual(grids[0], u, fars[0], True)) / start)
                 lift, drag = forces(grids[0], mach, alpha)
                 if history[-1] < (tolerance if top == 0 else 0.01):
                     break
@@ -247,6 +247,10 @@ def solve(
     done = bool(history and history[-1] < tolerance)
     values = grid.w[1:-1].copy()
     return Flow(grid.z, grid.center, values, t, _surface(grid), mach, lift, drag, tuple(history), done)
+
+
+def _size(r: State) -> float:
+    return float(np.sqrt((r**2).sum()))
 
 
 def _surface(grid: Level) -> Rim:

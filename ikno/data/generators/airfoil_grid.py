@@ -28,14 +28,15 @@ class Map(NamedTuple):
     def wall(self, theta: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return the curve's parameter t at points of the circle."""
         k = np.arange(len(self.series))
-        turn = (np.exp(-1j * theta[:, None] * k) @ self.series).imag
+        turn = (np.exp(-1j * theta[:, None] * k) * self.series).imag.sum(1)
         return self.place(theta + turn)
 
     def __call__(self, theta: Float[np.ndarray, " n"], sigma: Float[np.ndarray, " m"]) -> Complex[np.ndarray, "n m"]:
         """Return the points of w = exp(sigma + i theta); sigma increases, and those at sigma = 0 are on the curve."""
         k = np.arange(len(self.series))
         phases = np.exp(-1j * theta[:, None] * k)
-        bends = phases @ (self.series[:, None] * np.exp(-k[:, None] * sigma))
+        # Not a matrix product: its last bits may depend on the number of threads.
+        bends = np.einsum("nk,km->nm", phases, self.series[:, None] * np.exp(-k[:, None] * sigma))
         zeta = self.center + np.exp(sigma + 1j * theta[:, None] + bends)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = (zeta - self.zeta1) / (zeta + self.zeta1)

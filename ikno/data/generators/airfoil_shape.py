@@ -69,7 +69,7 @@ def bumped(curve: Curve, upper: Float[np.ndarray, " n"], lower: Float[np.ndarray
         z = curve(t)
         x = np.clip(z.real, 0, 1)[..., None]
         bumps = np.sin(np.pi * x**powers) ** width
-        return z + 1j * np.where(np.cos(t / 2) < 0, bumps @ lower, bumps @ upper)
+        return z + 1j * np.where(np.cos(t / 2) < 0, (bumps * lower).sum(-1), (bumps * upper).sum(-1))
 
     return moved
 

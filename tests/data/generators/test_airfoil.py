@@ -13,7 +13,7 @@ from ikno.data.generators.airfoil_shape import signed_distance
 from ikno.errors import UserError
 
 SETS = {"naca0012": NACA0012, "naca2412": NACA2412, "rae2822": RAE2822}
-SMALL = {"resolution": 64, "points": 400}
+SMALL = {"resolution": 64, "points": 400, "tolerance": 1e-3}
 
 
 @cache
@@ -73,7 +73,7 @@ def test_other_variables_are_those_of_the_same_flow():
     problem = RAE2822(**SMALL, variables=names)
     p, rho, vx, vy = problem.sample(np.random.default_rng(1), None).values[0].T
     mach = case("rae2822").flow.mach
-    np.testing.assert_allclose(3.5 * p / rho + (vx**2 + vy**2) / 2, 2.5 + mach**2 / 2, rtol=1e-4)
+    np.testing.assert_allclose(3.5 * p / rho + (vx**2 + vy**2) / 2, 2.5 + mach**2 / 2, rtol=1e-3)
     density = RAE2822(**SMALL).sample(np.random.default_rng(1), None).values[0, :, 0]
     np.testing.assert_array_equal(rho, density)
 
@@ -81,7 +81,7 @@ def test_other_variables_are_those_of_the_same_flow():
 def test_places_hold_the_state_of_their_cells():
     found = case("naca2412")
     points, values = places(found)
-    k = 777
+    k = 333
     cell = np.argwhere(found.flow.center == points[k])
     np.testing.assert_array_equal(values[k], found.flow.values[tuple(cell[0])])
     wall = found.curve(found.flow.wall)
@@ -104,8 +104,9 @@ def test_flows_that_do_not_converge_are_drawn_again_and_counted(monkeypatch):
     assert len(set(calls)) == 3
     assert found.flow.mach == calls[-1]
     assert case("naca0012").draws == 1
+    monkeypatch.undo()
     with pytest.raises(UserError, match=r"NACA0012: 20 random flows in a row did not converge; .*cycles"):
-        NACA0012(**SMALL, cycles=1, tolerance=1e-12).solved(np.random.default_rng(0))
+        NACA0012(resolution=32, points=64, cycles=1).solved(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
