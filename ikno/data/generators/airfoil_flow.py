@@ -16,7 +16,7 @@ from ikno.data.generators.airfoil_shape import Curve
 SOFTNESS = 8.0  # differences below (SOFTNESS h)^1.5 are not limited, h the size of a cell in chords
 COURANT = 20.0
 PATIENCE = 25  # cycles in which the residual must be halved, or steps become smaller
-SWEEPS = 2
+SWEEPS = 2  # symmetric ones, in each implicit step
 CENTER = 0.25  # the far field is that of a vortex here
 
 State = Float[np.ndarray, "layers around 4"]

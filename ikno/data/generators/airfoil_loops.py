@@ -14,10 +14,10 @@ from ikno.errors import require
 numba = require("numba", "solvers")
 GAMMA = 1.4
 KAPPA = 1 / 3
-FIX = 0.1
-MOST = 0.2
-FLOOR = 0.1
-CAUTION = 10.0
+FIX = 0.1  # acoustic speeds below this share of the speed of sound are rounded up
+FLOOR = 0.1  # in the Jacobian, the speed of the flow through a face is at least this share of the speed of sound
+MOST = 0.2  # density and pressure change by this share at most in one step
+CAUTION = 10.0  # Courant numbers are divided by 1 + CAUTION times the relative jump of pressure over a cell
 
 
 def fast(loop):

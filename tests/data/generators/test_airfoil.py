@@ -1,3 +1,4 @@
+import sys
 from functools import cache
 
 import numpy as np
@@ -125,6 +126,14 @@ def test_flows_that_do_not_converge_are_drawn_again_and_counted(monkeypatch):
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         NACA0012(**settings)
+
+
+def test_without_numba_the_error_names_what_to_install(monkeypatch):
+    for name in ("airfoil", "airfoil_flow", "airfoil_loops"):
+        monkeypatch.delitem(sys.modules, f"ikno.data.generators.{name}")
+    monkeypatch.setattr("ikno.errors.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs numba.*pip install 'ikno\[solvers\]'"):
+        GENERATORS["naca0012"]()
 
 
 @pytest.mark.slow
