@@ -8,7 +8,7 @@ from jaxtyping import Complex, Float
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from ikno.data.generators.airfoil_flow import Flow, solve
-from ikno.data.generators.airfoil_shape import Curve, bumped, is_sound, naca, rae2822, signed_distance
+from ikno.data.generators.airfoil_shape import Curve, bumped, is_sound, naca, pairs, rae2822, signed_distance
 from ikno.data.records import Generator, PositiveRange, Range, Trajectory
 from ikno.errors import UserError
 
@@ -30,8 +30,8 @@ def places(case: Case) -> tuple[Complex[np.ndarray, " n"], Float[np.ndarray, "n 
     """Return the centers of the cells within the box and the middles of the wall's faces, with the state there."""
     points = np.concatenate([case.flow.center.ravel(), case.curve(case.flow.wall)])
     values = np.concatenate([case.flow.values.reshape(-1, 4), case.flow.surface])
-    (left, right), (low, high) = BOX
-    kept = (points.real > left) & (points.real < right) & (points.imag > low) & (points.imag < high)
+    low, high = np.transpose(BOX)
+    kept = ((pairs(points) > low) & (pairs(points) < high)).all(1)
     return points[kept], values[kept]
 
 
@@ -100,7 +100,7 @@ class Airfoil(Generator):
         conditions[..., 0], conditions[..., 1] = case.flow.mach, case.angle
         conditions[0, :, 2] = np.maximum(signed_distance(case.curve, points), 0)  # the wall's are 0 to rounding
         columns = [NAMES.index(name) for name in self.variables]
-        return Trajectory(np.stack([points.real, points.imag], -1), values[None, :, columns], conditions)
+        return Trajectory(pairs(points), values[None, :, columns], conditions)
 
 
 class NACA0012(Airfoil):

@@ -71,7 +71,7 @@ class Flow(NamedTuple):
 
 def _faces(normal: Complex[np.ndarray, "n m"]) -> Float[np.ndarray, "n m 3"]:
     size = abs(normal)
-    return np.stack([normal.real / size, normal.imag / size, size], -1)
+    return np.stack([np.real(normal) / size, np.imag(normal) / size, size], -1)
 
 
 def level(z: Complex[np.ndarray, "n m"], curvature: Float[np.ndarray, " m"]) -> Level:
@@ -79,7 +79,7 @@ def level(z: Complex[np.ndarray, "n m"], curvature: Float[np.ndarray, " m"]) -> 
     after = np.roll(z, -1, 1)
     layers, around = z.shape[0] - 1, z.shape[1]
     along = _faces(-1j * (after - z))
-    volume = 0.5 * ((after[1:] - z[:-1]).conj() * (after[:-1] - z[1:])).imag
+    volume = abs(np.imag((after[1:] - z[:-1]).conj() * (after[:-1] - z[1:]))) / 2
     center = (z[1:] + z[:-1] + after[1:] + after[:-1]) / 4
     outward = along[0, :, 0] + 1j * along[0, :, 1]
     rings = (z + after) / 2
@@ -87,12 +87,12 @@ def level(z: Complex[np.ndarray, "n m"], curvature: Float[np.ndarray, " m"]) -> 
         z=z,
         across=_faces(1j * (z[1:] - z[:-1])),
         along=along,
-        volume=abs(volume)[..., None],
+        volume=volume[..., None],
         center=center,
         rim=1.5 * rings[-1] - 0.5 * rings[-2],
         height=2 * ((center[0] - rings[0]) * outward.conj()).real,
         curvature=curvature,
-        soft=(SOFTNESS**2 * abs(volume)) ** 1.5,
+        soft=(SOFTNESS**2 * volume) ** 1.5,
         w=np.empty((layers + 2, around, 4)),
         r=np.empty((layers, around, 4)),
         d=np.empty((layers, around, 4)),
@@ -214,7 +214,8 @@ def solve(
     """Return the steady flow at a Mach number (below 1) and angle of attack in degrees.
 
     Coarse grids are solved first, to a residual of 1 %, and the finest until its residual is ``tolerance`` of that of
-    the undisturbed stream; ``converged`` says whether that took at most ``cycles`` cycles.
+    the undisturbed stream; ``converged`` says whether that took at most ``cycles`` cycles. A flow in which a pressure
+    becomes negative is lost: it has an infinite residual and no values.
     """
     levels, t = levels_of(curve, around, layers, radius)
     alpha = np.radians(angle)
@@ -243,10 +244,10 @@ def solve(
             break
         if top:
             u = refined(u)
-    grid = levels[0]
-    done = bool(history and history[-1] < tolerance)
-    values = grid.w[1:-1].copy()
-    return Flow(grid.z, grid.center, values, t, _surface(grid), mach, lift, drag, tuple(history), done)
+    grid, done = levels[0], history[-1] < tolerance
+    lost = np.isinf(history[-1])
+    values, surface = (np.full_like(a, np.nan) for a in (grid.r, grid.r[0])) if lost else (grid.w[1:-1], _surface(grid))
+    return Flow(grid.z, grid.center, values, t, surface, mach, lift, drag, tuple(history), done)
 
 
 def _size(r: State) -> float:
@@ -257,6 +258,7 @@ def _surface(grid: Level) -> Rim:
     """Return the state at the wall: its pressure, and the entropy and total enthalpy of the cell above."""
     rho, u, v, p = grid.w[1].T
     pressure = loops.surface(grid.w, grid.height, grid.curvature, grid.along, True)
+    pressure = np.maximum(pressure, 0.1 * p)  # as for the ghosts
     density = rho * (pressure / p) ** (1 / GAMMA)
     tangent = grid.along[0, :, 0] * 1j - grid.along[0, :, 1]
     along = ((u + 1j * v) * tangent.conj()).real

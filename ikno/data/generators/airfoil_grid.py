@@ -28,7 +28,7 @@ class Map(NamedTuple):
     def wall(self, theta: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return the curve's parameter t at points of the circle."""
         k = np.arange(len(self.series))
-        turn = (np.exp(-1j * theta[:, None] * k) * self.series).imag.sum(1)
+        turn = np.imag(np.exp(-1j * theta[:, None] * k) * self.series).sum(1)
         return self.place(theta + turn)
 
     def __call__(self, theta: Float[np.ndarray, " n"], sigma: Float[np.ndarray, " m"]) -> Complex[np.ndarray, "n m"]:
@@ -73,9 +73,8 @@ def conformal(curve: Curve, modes: int = 512, samples: int = 4000, steps: int = 
     zeta = np.concatenate([[zeta1], zeta1 * (1 + opened) / (1 - opened)])
     edges = np.roll(zeta, -1) - zeta
     center = complex((abs(edges) * (zeta + edges / 2)).sum() / abs(edges).sum())
-    log = np.log(zeta - center)
-    phi = np.unwrap(log.imag)
-    phi, t, size = np.append(phi, phi[0] + 2 * np.pi), np.append(t, 2 * np.pi), np.append(log.real, log.real[0])
+    phi, size = np.unwrap(np.angle(zeta - center)), np.log(abs(zeta - center))
+    phi, t, size = np.append(phi, phi[0] + 2 * np.pi), np.append(t, 2 * np.pi), np.append(size, size[0])
     radius_of = CubicSpline(phi, size, bc_type="periodic")
     theta = 2 * np.pi * np.arange(2 * modes) / (2 * modes)
     found = theta + phi[0]

@@ -1,6 +1,7 @@
 """Airfoil shapes: NACA four-digit sections, RAE 2822, Hicks-Henne bumps, and the distance to a shape."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Complex, Float
@@ -9,7 +10,7 @@ from scipy.spatial import KDTree
 
 # A shape is a closed curve z(t) = x + i y for t from 0 to 2 pi: from the trailing edge over the upper side to the
 # leading edge (t near pi) and back along the lower side. The chord is from 0 to 1, and x is close to (1 + cos t) / 2.
-Curve = Callable[[np.ndarray], np.ndarray]
+Curve = Callable[[np.ndarray], Any]
 
 # Heights in millionths of the chord at x = (1 - cos(pi k / 64)) / 2, k = 0 to 64. Source: P. H. Cook, M. A. McDonald
 # and M. C. P. Firmin, Aerofoil RAE 2822, AGARD AR-138 (1979), as in the UIUC airfoil coordinates database.
@@ -68,7 +69,7 @@ def bumped(curve: Curve, upper: Float[np.ndarray, " n"], lower: Float[np.ndarray
     def moved(t: np.ndarray) -> np.ndarray:
         z = curve(t)
         x = np.clip(z.real, 0, 1)[..., None]
-        bumps = np.sin(np.pi * x**powers) ** width
+        bumps = np.maximum(np.sin(np.pi * x**powers), 0) ** width
         return z + 1j * np.where(np.cos(t / 2) < 0, (bumps * lower).sum(-1), (bumps * upper).sum(-1))
 
     return moved
@@ -82,11 +83,15 @@ def is_sound(curve: Curve, least: float = 0.3, count: int = 400) -> bool:
     return bool(((upper - lower).imag > 0.1 * least * x * (1 - x)).all())
 
 
+def pairs(z: Complex[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
+    """Return the coordinates (x, y) of z = x + i y."""
+    return np.stack([np.real(z), np.imag(z)], -1)
+
+
 def signed_distance(curve: Curve, points: Complex[np.ndarray, " n"], count: int = 8192) -> Float[np.ndarray, " n"]:
     """Return the distance of points to the curve, taken as a polygon of ``count`` segments; negative inside."""
     corners = curve(2 * np.pi * np.arange(count) / count)
-    pairs = np.stack([corners.real, corners.imag], -1)
-    near = KDTree(pairs).query(np.stack([points.real, points.imag], -1))[1]
+    near = KDTree(pairs(corners)).query(pairs(points))[1]
     sizes, sides = [], []
     for first in (near - 1, near):
         start, edge = corners[first], corners[(first + 1) % count] - corners[first]

@@ -177,6 +177,15 @@ def test_a_flow_that_needs_more_cycles_says_so():
     assert flow.history[-1] > 1e-5
 
 
+def test_a_flow_that_is_lost_has_no_values(monkeypatch):
+    monkeypatch.setattr(loops, "step", lambda u, d, w: u.fill(-1.0))
+    flow = solve(naca(), 0.8, 1.0, **SMALL)
+    assert not flow.converged
+    assert flow.history == (np.inf,)
+    assert np.isnan(flow.values).all()
+    assert np.isnan(flow.pressure_coefficient).all()
+
+
 def incompressible(curve, angle, t):
     """Lift and pressure coefficients of the exact potential flow with smooth flow off the trailing edge.
 

@@ -121,7 +121,7 @@ def test_grids_are_orthogonal_and_not_folded(name):
         mapped = conformal(curve)
         z = mapped(theta, sigma)
         after = np.roll(z, -1, 0)
-        volume = 0.5 * ((z[:, 1:] - after[:, :-1]).conj() * (z[:, :-1] - after[:, 1:])).imag
+        volume = 0.5 * np.imag((z[:, 1:] - after[:, :-1]).conj() * (z[:, :-1] - after[:, 1:]))
         assert (volume < 0).all() or (volume > 0).all()
         # Grid lines cross at right angles; here as differences, away from the trailing edge's corner.
         around = np.roll(z, -1, 0) - np.roll(z, 1, 0)
