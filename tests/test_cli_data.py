@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,8 @@ from typer.testing import CliRunner
 from ikno.cli import app
 from ikno.data.catalog import CATALOG
 from ikno.errors import UserError
+
+CARDS = Path(__file__).parents[1] / "examples" / "cards"
 
 
 def run(*arguments):
@@ -69,7 +72,7 @@ def test_shards(folder):
     ("arguments", "message"),
     [
         (["generate", "nothing"], "no such benchmark"),
-        (["generate", "naca0012"], "cannot be generated"),
+        (["generate", CARDS / "pointnetcfd.toml"], "cannot be generated"),
         (["generate", "poisson-gauss", "widht=1"], "poisson-gauss.widht: no such setting; did you mean 'width'"),
         (["generate", "poisson-gauss", "chance=2"], "poisson-gauss.chance"),
         (["generate", "poisson-gauss", "width=[0.1,0.05]"], r"poisson-gauss.width: a range is \[lower, upper\]"),
@@ -100,9 +103,6 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path):
 
 
 def test_example_cards_are_valid():
-    from pathlib import Path
-
     from ikno.data.catalog import read_card
 
-    cards = sorted((Path(__file__).parents[1] / "examples" / "cards").glob("*.toml"))
-    assert [read_card(c).name for c in cards] == ["holed-poisson", "pointnetcfd"]
+    assert [read_card(c).name for c in sorted(CARDS.glob("*.toml"))] == ["holed-poisson", "pointnetcfd"]

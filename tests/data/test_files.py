@@ -173,7 +173,7 @@ def test_a_missing_file_names_the_remedy(tmp_path):
     with pytest.raises(UserError, match="ikno data generate ns-gauss"):
         find_file(CATALOG["ns-gauss"], tmp_path)
     with pytest.raises(UserError, match="it comes from https"):
-        find_file(CATALOG["naca0012"], tmp_path / "nowhere")
+        find_file(CATALOG["naca0012"].model_copy(update={"generated": False}), tmp_path / "nowhere")
 
 
 GOOD = {"u": (S, 1, N, 1), "c": (S, 1, N, 1), "x": (1, 1, N, 2)}

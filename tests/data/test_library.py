@@ -63,7 +63,8 @@ def test_a_name_does_not_take_other_files() -> None:
         find_data("ns-gauss")
 
 
-def test_a_missing_set_says_where_it_comes_from() -> None:
+def test_a_missing_set_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOG, "naca0012", CATALOG["naca0012"].model_copy(update={"generated": False}))
     with pytest.raises(UserError, match=r"naca0012: no file naca0012\.nc in data; it comes from https://huggingface"):
         find_data("NACA0012")
 
