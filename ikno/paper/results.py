@@ -78,8 +78,15 @@ def wanted(entry: Entry, scale: Scale, released: Path | None) -> list[Wanted]:
     return [Wanted(entry, scale, source, entry.settings, seed) for seed in range(seeds)]
 
 
+def result_of(one: Wanted, out: Path) -> dict[str, Any] | None:
+    """Return the stored result of a training, None if there is none or it is of another version of its data file."""
+    found = load_result(out, one.file)
+    size = one.source.size
+    return None if found is None or (size is not None and found["source"]["bytes"] != size) else found
+
+
 def load_result(out: Path, file: str) -> dict[str, Any] | None:
-    """Return a stored result, None if there is none."""
+    """Return what is stored under a name, None if there is nothing."""
     path = out / "cells" / file
     try:
         return json.loads(path.read_bytes()) if path.is_file() else None
@@ -116,10 +123,10 @@ def reproduce(
     for reason, count in without.items():
         say(f"{reason} ({count} cells)")
     missing = sum(without.values())
-    left = {file: one for file, one in jobs.items() if load_result(place.out, file) is None}
+    left = {file: one for file, one in jobs.items() if result_of(one, place.out) is None}
     say(f"{len(jobs)} trainings, {len(jobs) - len(left)} of them done before")
     for number, (file, one) in enumerate(left.items(), 1):
-        if load_result(place.out, file) is not None:  # another process was quicker
+        if result_of(one, place.out) is not None:  # another process was quicker
             continue
         label = f"{one.source.card.name}, {one.settings.get('model', 'ikno-tp')}, seed {one.seed}"
         try:
@@ -166,7 +173,7 @@ def make(
         "scale": one.scale.name,
         "settings": one.settings,
         "seed": one.seed,
-        "source": one.source.described(),
+        "source": {**one.source.described(), "bytes": one.source.size},
         "label": found["label"],
         "metric": found["main_metric"],
         "error": found["best"]["value"],

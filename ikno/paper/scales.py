@@ -39,7 +39,8 @@ class Measurement(Settings):
 class Scale(Settings):
     """A scale: what it is, what may be concluded from it, and its settings. ``search``: for the kernel scales.
 
-    ``split`` None: that of the card. A table that asks for more seeds than ``most_seeds`` gets these.
+    ``split`` None: that of the card. ``models`` are settings of config for some models. A table that asks for more
+    seeds than ``most_seeds`` gets these.
     """
 
     name: str = ""
@@ -51,6 +52,7 @@ class Scale(Settings):
     search: bool = False
     settings: dict[str, Any] = Field(default_factory=dict)
     in_time: Part = Part()
+    models: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sets: dict[str, Part] = Field(default_factory=dict)
     efficiency: Measurement
 
@@ -77,10 +79,16 @@ class Source:
     samples: int
 
     def described(self) -> dict[str, Any]:
-        """Return what identifies the data, as plain values; a generated set needs not be there for that."""
+        """Return what identifies the data, as plain values; the data needs not be there for that."""
         if self.file is None:
             return {"generated": self.card.name, "options": self.options, "samples": self.samples, "seed": 0}
-        return {"file": self.file.name, "bytes": self.file.stat().st_size}
+        card = self.card.model_dump(mode="json", exclude={"file"})
+        return {"file": self.file.name, "card": digest_of(card)[:12]}
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of its file, None for a generated one or if it is not here."""
+        return self.file.stat().st_size if self.file is not None and self.file.is_file() else None
 
 
 def source_of(name: str, scale: Scale, released: Path | None) -> Source:
@@ -90,10 +98,7 @@ def source_of(name: str, scale: Scale, released: Path | None) -> Source:
     """
     card = find_card(name)
     if card.file is not None:
-        file = Path(card.file)
-        if not file.is_file():
-            raise UserError(f"{name}: its file {file} is not there")
-        return Source(name, card, file, {}, 0)
+        return Source(name, card, Path(card.file), {}, 0)
     if released is not None:
         try:
             return Source(name, card, find_file(card, released), {}, 0)
@@ -122,11 +127,12 @@ def config_of(card: Card, scale: Scale, settings: dict[str, Any], seed: int, nam
     given = {"preset": scale.name, **scale.settings}
     if not card.steady:
         given |= scale.in_time.settings
-    given |= scale.sets.get(card.name, Part()).settings
+    name_of_model = settings.get("model", "ikno-tp")
+    given |= {**scale.sets.get(card.name, Part()).settings, **scale.models.get(name_of_model, {})}
     if (split := _split(card, scale)) is not None:
         given["data.split"] = list(split)
     given |= {**settings, "seed": seed}
-    if "init_scales_l1" not in find_variant(given.get("model", "ikno-tp")).settings.model_fields:
+    if "init_scales_l1" not in find_variant(name_of_model).settings.model_fields:
         given.pop("scales", None)  # systems without kernels
     return make_config(name, given)
 

@@ -87,7 +87,8 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert result["epochs"] == 2
     assert result["steps"] == 4
     assert result["seconds"] > 0
-    assert result["source"] == {"file": "small.npz", "bytes": (place.out.parent / "small.npz").stat().st_size}
+    assert result["source"]["file"] == "small.npz"
+    assert result["source"]["bytes"] == (place.out.parent / "small.npz").stat().st_size
     assert result["machine"].keys() >= {"device", "threads", "python", "torch", "numpy", "ikno"}
     run = run_of(result, place.work)
     assert isinstance(run, Run)
@@ -107,6 +108,16 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert cells[1]["published"] is None
     assert filled["trainings"] == 4
     assert stored(table, SMOKE, place.out, (), None).keys() == {"small/IKNO", "small/FNO"}
+
+
+def test_results_stay_without_their_data_and_go_with_another_version_of_it(table: Table, place: Place) -> None:
+    reproduce([table], SMOKE, place, ["/FNO"])
+    file = place.out.parent / "small.npz"
+    content = file.read_bytes()
+    file.unlink()
+    assert "measured" in fill(table, SMOKE, place.out)["rows"][0]["cells"][1]
+    file.write_bytes(content + b" ")
+    assert "measured" not in fill(table, SMOKE, place.out)["rows"][0]["cells"][1]
 
 
 def test_only_chosen_cells_are_made_and_missing_ones_are_left_open(table: Table, place: Place) -> None:

@@ -105,6 +105,15 @@ def test_the_paper_scale_is_as_published() -> None:
     assert not searched(config_of(card, scale, {"model": "gaot"}, 0, "file.nc"), scale)
 
 
+def test_a_scale_may_have_settings_for_a_model() -> None:
+    scale = load_scale("smoke").model_copy(update={"models": {"upt": {"train.learning_rate": 0.25}}})
+    rates = [
+        config_of(CATALOG["ns-gauss"], scale, {"model": name}, 0, "f.nc").train.learning_rate
+        for name in ("upt", "gaot")
+    ]
+    assert rates[0] == 0.25 != rates[1]
+
+
 def test_patterns_choose_cells_without_case_and_separators() -> None:
     table = load_table("steady")
 
