@@ -14,6 +14,7 @@ from scipy.interpolate import CubicSpline, PchipInterpolator
 LENGTH, RADIUS = 62.8, 3.1
 NOSE, TAIL = 11.0, 23.0  # the lengths over which the body grows and shrinks
 MEAN_CHORD, HALF_SPAN, HALF_AREA = 7.005, 29.38, 191.84  # reference values of the model
+BEND = 0.6  # share of the chord that the leading edge goes back at a tip
 PIVOT = 55.5  # of the horizontal tail
 SIDES = np.array([-np.pi / 2, np.pi / 2])
 
@@ -75,7 +76,7 @@ class Lifting:
     Around a section runs ``a``, -1 to 0 below from the trailing to the leading edge and 0 to 1 above:
     x = lead + c X, z = height + c (T sin(pi a / 2) (1 - X) (1 + .9 X) + m X (1 - X) (1 + 1.2 X^3) - (X - 1/4) tan(twist)
     - r(X) tan(angle) w(y)), X = (1 - cos(pi a)) / 2, r a ramp behind the hinge with a round corner, w a window.
-    Toward the tip the thickness goes to zero as a quarter of an ellipse. ``turn`` (degrees, nose up) shears all about
+    Toward the tip the thickness goes to zero as a quarter of an ellipse, and the leading edge bends back likewise. ``turn`` (degrees, nose up) shears all about
     ``pivot``. Columns of the table: y, lead, chord, height at the quarter chord, twist (degrees), thickness, camber.
     """
 
@@ -103,6 +104,9 @@ class Lifting:
         u = np.clip((y - self.end + self.tip) / self.tip, 0.0, 1.0)
         round_ = np.sqrt(1 - u * u)
         round_y = -u / (np.maximum(round_, 1e-12) * self.tip)
+        cut, cut_y = BEND * (1 - round_), -BEND * round_y  # of the chord, in front
+        lead, lead_y = lead + cut * c, lead_y + cut_y * c + cut * c_y
+        c, c_y = (1 - cut) * c, (1 - cut) * c_y - cut_y * c
         X, X_a = (1 - np.cos(np.pi * a)) / 2, np.pi / 2 * np.sin(np.pi * a)
         s, s_a = np.sin(np.pi / 2 * a), np.pi / 2 * np.cos(np.pi / 2 * a)
         form = (1 - X) * (1 + 0.9 * X)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.interpolate import RectBivariateSpline
 
 GAMMA = 1.4
 RECOVERY = 0.89  # of a turbulent boundary layer, the cube root of the Prandtl number
+SONIC, FASTEST = 1.4, 2.5  # limits of the local Mach number and of the speed
 VISCOSITY = 0.76  # exponent of the temperature in the viscosity of air
 
 Grid = Float[np.ndarray, "rows columns"]
@@ -79,27 +80,45 @@ def pressure(square: Float[np.ndarray, "*n"], mach: float) -> Float[np.ndarray, 
     return 2 / (GAMMA * mach**2) * (temperature(square, mach) ** (GAMMA / (GAMMA - 1)) - 1)
 
 
+def fastest(mach: float) -> float:
+    """Return the largest speed that is let pass: m^2 = 1.4^2 (1 + .2 M^2) / (M^2 (1 + .2 1.4^2)), and m <= 2.5.
+
+    That is a local Mach number of 1.4. Potential flow is much faster around the edge of a wing tip, where a real flow
+    rolls up, and linearized flow around a leading edge.
+    """
+    half = (GAMMA - 1) / 2
+    return FASTEST if mach == 0 else min(FASTEST, SONIC / mach * np.sqrt((1 + half * mach**2) / (1 + half * SONIC**2)))
+
+
+def limited(velocity: Float[np.ndarray, "*n 3"], mach: float, power: int = 8) -> Float[np.ndarray, "*n 3"]:
+    """Return the velocity with its size q reduced to q / (1 + (q / m)^power)^(1 / power), which is below m."""
+    size = np.linalg.norm(velocity, axis=-1)[..., None]
+    return velocity / (1 + (size / fastest(mach)) ** power) ** (1 / power)
+
+
 def run_length(
+    first: Int[np.ndarray, " columns"],
     start: Float[np.ndarray, " columns"],
+    step: Grid,
     rate: Grid,
     drift: Grid,
     speed: Grid,
     most: float = 3.0,
 ) -> Grid:
-    """Return the distance along streamlines from the first row, where it is ``start``, row by row.
+    """Return the distance along streamlines, row by row; in the ``first`` row of a column and before it is ``start``.
 
-    ``rate`` and ``drift`` are rows and columns that the flow moves in a unit of time. From each place a straight step
-    goes upstream to the row before, and the length found there (between two columns) is added to that of the step.
-    Where the flow hardly moves from row to row a step is taken to be at most ``most`` times as long as straight across.
+    Rows are ``step`` apart; ``rate`` is the speed across them and ``drift`` the columns that the flow moves in a unit of
+    time. From each place a straight path goes upstream to the row before, and the length found there (between two
+    columns) is added to that of the path, which is taken to be at most ``most`` times as long as straight across.
     """
     rows, columns = rate.shape
     length, index = np.empty_like(rate), np.arange(columns, dtype=float)
     length[0] = start
     for i in range(1, rows):
-        forward = np.maximum(rate[i], np.abs(drift[i]) / most)
-        forward = np.maximum(forward, 1e-9)
-        come = np.interp(index - drift[i] / forward, index, length[i - 1])
-        length[i] = come + speed[i] / forward
+        forward = np.maximum(rate[i], speed[i] / most)
+        time = step[i] / forward
+        come = np.interp(index - drift[i] * time, index, length[i - 1])
+        length[i] = np.where(i > first, come + speed[i] * time, start)
     return length
 
 
