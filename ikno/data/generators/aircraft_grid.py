@@ -136,17 +136,25 @@ class Body:
         columns = sum(self.columns)
         return Chart(rows, columns, lambda u, v: body_point(*where(u, v)), lambda u, v: body_normal(*where(u, v)))
 
-    def wake(self, root: Root, edge: Float[np.ndarray, "nodes 3"], reach: float) -> Float[np.ndarray, "stations nodes 3"]:
-        """Return a sheet from a trailing edge along x; its inner edge follows the body to its end and then y = 0.
+    def wake(
+        self, root: Root, nodes: Float[np.ndarray, "rows columns 3"], reach: float
+    ) -> Float[np.ndarray, "stations columns 3"]:
+        """Return a sheet from the trailing edge of a grid of nodes; its inner edge follows the body and then y = 0.
 
-        What is farther than ``reach`` from the body goes straight.
+        What is farther than ``reach`` from the body leaves halfway between both sides of the edge and turns along x:
+        z = slope l (1 - exp(-x / l)), l = .4 chords.
         """
         first = sum(self.columns[: 2 if root is self.wing else 4])
         v = np.arange(first, sum(self.columns) + 1) / sum(self.columns)
         line = body_point(*self.line(v, root, True))
         shift = np.concatenate([line, line[-1] + np.array(FAR)[:, None] * [1, 0, 0]]) - line[0]
+        edge, chord = nodes[-1], np.ptp(nodes[..., 0], axis=0)
         follow = (1 - np.clip((edge[:, 1] - edge[0, 1]) / reach, 0, 1)) ** 2
-        return edge + shift[:, None] * np.stack([np.ones_like(follow), follow, follow], 1)
+        sides = (edge - nodes[-2]) + (edge - nodes[1])
+        slope, turn = sides[:, 2] / sides[:, 0], 0.4 * chord
+        sheet = edge + shift[:, None] * np.stack([np.ones_like(follow), follow, follow], 1)
+        sheet[..., 2] += (1 - follow) * slope * turn * (1 - np.exp(-shift[:, :1] / turn))
+        return sheet
 
 
 class Airliner:
@@ -163,8 +171,8 @@ class Airliner:
         roots = Root(wing), Root(tail)
         body = Body(*roots, tuple(count(share) for share in (0.45, 0.75, 0.5, 0.5, 0.25)))
         charts = [
-            lifting_chart(wing, roots[0], 2 * resolution, count(0.9)),
-            lifting_chart(tail, roots[1], 2 * count(0.6), count(0.45)),
+            lifting_chart(wing, roots[0], 2 * resolution, count(1.05)),
+            lifting_chart(tail, roots[1], 2 * count(0.6), count(0.5)),
         ]
         rows = tuple(count(share) for share in (0.28, 0.2, 0.3))
         self.parts = [Part((chart,), np.ones((chart.rows - 1, chart.columns), bool)) for chart in charts]
@@ -174,8 +182,8 @@ class Airliner:
         bands = tuple(body.band(k, rows[k]) for k in range(3))
         self.parts.append(Part(bands, linked, mirror=True))
         self.wakes, before = [], 0
-        for chart, root, reach in zip(charts, roots, (8.0, 3.0), strict=True):
+        for chart, root, reach in zip(charts, roots, (5.0, 2.0), strict=True):
             below = before + np.arange(chart.columns)
-            nodes = body.wake(root, chart.nodes()[-1], reach)
+            nodes = body.wake(root, chart.nodes(), reach)
             self.wakes.append(Wake(nodes, below + (chart.rows - 1) * chart.columns, below))
             before += chart.rows * chart.columns

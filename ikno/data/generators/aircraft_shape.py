@@ -15,6 +15,7 @@ LENGTH, RADIUS = 62.8, 3.1
 NOSE, TAIL = 11.0, 23.0  # the lengths over which the body grows and shrinks
 MEAN_CHORD, HALF_SPAN, HALF_AREA = 7.005, 29.38, 191.84  # reference values of the model
 BEND = 0.6  # share of the chord that the leading edge goes back at a tip
+BUNCH = 1.2
 PIVOT = 55.5  # of the horizontal tail
 SIDES = np.array([-np.pi / 2, np.pi / 2])
 
@@ -74,9 +75,11 @@ class Lifting:
     """A wing or tail: leading edge, chord, height, twist, thickness and camber along y, with control surfaces.
 
     Around a section runs ``a``, -1 to 0 below from the trailing to the leading edge and 0 to 1 above:
-    x = lead + c X, z = height + c (T sin(pi a / 2) (1 - X) (1 + .9 X) + m X (1 - X) (1 + 1.2 X^3) - (X - 1/4) tan(twist)
-    - r(X) tan(angle) w(y)), X = (1 - cos(pi a)) / 2, r a ramp behind the hinge with a round corner, w a window.
-    Toward the tip the thickness goes to zero as a quarter of an ellipse, and the leading edge bends back likewise. ``turn`` (degrees, nose up) shears all about
+    x = lead + c X, z = height + c (T s (1 - X) (1 + X - 1.2 X^2) + m X (1 - X) (1 + 1.2 X^3) - (X - 1/4) tan(twist)
+    - r(X) tan(angle) w(y)), s = sin(1.2 a) / sin(1.2), X = s^2, r a ramp behind the hinge with a round corner, w a window.
+    Equal steps in a bunch at the leading edge, and less at the trailing edge: two sheets of flat panels that are much
+    closer than they are wide spoil the flow where the circulation changes along y.
+    Toward the tip the thickness goes to zero as sqrt(1 - u^6), and the leading edge bends back as a quarter of an ellipse. ``turn`` (degrees, nose up) shears all about
     ``pivot``. Columns of the table: y, lead, chord, height at the quarter chord, twist (degrees), thickness, camber.
     """
 
@@ -91,7 +94,7 @@ class Lifting:
         rows = np.array(table)
         rows[:, 4] = np.tan(np.deg2rad(rows[:, 4]))
         share = np.linspace(0, 1, 2001)
-        rows[:, 5] /= 2 * (np.sqrt(share) * (1 - share) * (1 + 0.9 * share)).max()
+        rows[:, 5] /= 2 * (np.sqrt(share) * (1 - share) * (1 + share - 1.2 * share**2)).max()
         self._columns = PchipInterpolator(rows[:, 0], rows[:, 1:])
         self._slopes = self._columns.derivative()
         self.end, self.tip, self.controls = float(rows[-1, 0]), tip, controls
@@ -107,14 +110,17 @@ class Lifting:
         cut, cut_y = BEND * (1 - round_), -BEND * round_y  # of the chord, in front
         lead, lead_y = lead + cut * c, lead_y + cut_y * c + cut * c_y
         c, c_y = (1 - cut) * c, (1 - cut) * c_y - cut_y * c
-        X, X_a = (1 - np.cos(np.pi * a)) / 2, np.pi / 2 * np.sin(np.pi * a)
-        s, s_a = np.sin(np.pi / 2 * a), np.pi / 2 * np.cos(np.pi / 2 * a)
-        form = (1 - X) * (1 + 0.9 * X)
-        shape, shape_a = s * form, s_a * form + s * (-0.1 - 1.8 * X) * X_a
+        s, s_a = np.sin(BUNCH * a) / np.sin(BUNCH), BUNCH * np.cos(BUNCH * a) / np.sin(BUNCH)
+        X, X_a = s * s, 2 * s * s_a
+        form = (1 - X) * (1 + X - 1.2 * X**2)
+        shape, shape_a = s * form, s_a * form + s * (3.6 * X**2 - 4.4 * X) * X_a
         line, line_X = X * (1 - X) * (1 + 1.2 * X**3), 1 - 2 * X + 1.2 * (4 * X**3 - 5 * X**4)
-        z = thick * round_ * shape + camber * line - (X - 0.25) * twist
-        z_a = thick * round_ * shape_a + (camber * line_X - twist) * X_a
-        z_y = (thick_y * round_ + thick * round_y) * shape + camber_y * line - (X - 0.25) * twist_y
+        blunt = np.sqrt(1 - u**6)
+        thick_y = thick_y * blunt - thick * 3 * u**5 / (np.maximum(blunt, 1e-12) * self.tip)
+        thick = thick * blunt
+        z = thick * shape + camber * line - (X - 0.25) * twist
+        z_a = thick * shape_a + (camber * line_X - twist) * X_a
+        z_y = thick_y * shape + camber_y * line - (X - 0.25) * twist_y
         for control in self.controls:
             lever = np.sqrt((X - control.hinge) ** 2 + 4e-4)
             ramp, ramp_X = (X - control.hinge + lever) / 2, (1 + (X - control.hinge) / lever) / 2

@@ -122,8 +122,8 @@ def _body(pair, points, mirror, corners, center, normal, area, reach, flow, matr
             right[i] -= scale * source * flow[j]
 
 
-def _sheet(pair, points, mirror, corners, center, normal, area, reach, above, below, matrix):
-    """Subtract D times the jump of the potential, above less below, of each panel of a wake."""
+def _sheet(pair, points, mirror, corners, center, normal, area, reach, above, below, given, matrix, right):
+    """Bring in D times the jump of the potential, above less below and a given part, of each panel of a wake."""
     scale = 0.25 / np.pi
     for j in range(area.size):
         for i in range(points.shape[0]):
@@ -133,6 +133,7 @@ def _sheet(pair, points, mirror, corners, center, normal, area, reach, above, be
                 doublet += pair(x, -y, z, corners[j], center[j], normal[j], area[j], reach[j])[1]
             matrix[above[j], i] -= scale * doublet
             matrix[below[j], i] += scale * doublet
+            right[i] += scale * doublet * given[j]
 
 
 @cache
@@ -153,7 +154,7 @@ def solve(
 
     (1 - M^2) phi_xx + phi_yy + phi_zz = 0 becomes Laplace's equation in x / sqrt(1 - M^2), y, z (Goethert, 1940), where
     no linearized mass flux through the surface is d phi / d n = -(onset n dA) / (sqrt(1 - M^2) dA'), dA' the stretched
-    area. Kutta: the jump across a wake is that of the potential between the last panels above and below its edge.
+    area. Kutta: the jump across a wake is that of the whole potential between the last panels above and below its edge.
     ``symmetric``: the panels are the half y > 0 of what is symmetric about y = 0.
     """
     if not 0 <= mach < 1:
@@ -170,6 +171,7 @@ def solve(
     for wake in wakes:
         shed = panels_of(wake.nodes * stretch)
         above, below = (np.tile(index, len(wake.nodes) - 1) for index in (wake.above, wake.below))
-        sheet(pair, points, symmetric, *shed[:4], FAR * shed.size, above, below, matrix)
+        given = (panels.center[above] - panels.center[below]) @ onset
+        sheet(pair, points, symmetric, *shed[:4], FAR * shed.size, above, below, given, matrix, right)
     factors = lu_factor(matrix.T, overwrite_a=True, check_finite=False)
     return lu_solve(factors, right, check_finite=False)
