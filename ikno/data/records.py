@@ -27,8 +27,8 @@ CountRange = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_ordered)
 class Trajectory:
     """One simulation as stored: values (solution) and conditions (known coefficients) at points, at some times.
 
-    Steady problems have one time. Conditions without a time of their own hold at all times. Points on a surface may have
-    the areas they stand for.
+    Steady problems have one time. Conditions without a time of their own hold at all times. Points on a surface may
+    have the areas they stand for.
     """
 
     points: Float[np.ndarray, "points dim"]

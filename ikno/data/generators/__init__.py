@@ -14,6 +14,7 @@ GENERATORS: dict[str, Callable[[], type[Generator]]] = {
     "poisson-gauss": _named("poisson_square", "PoissonGauss"),
     "poisson-c-sines": _named("disc", "PoissonCSines"),
     "elasticity": _named("elasticity", "Elasticity"),
+    "nasa-crm": _named("aircraft", "Aircraft"),
     "ns-gauss": _named("navier_stokes", "NSGauss"),
     "ns-pwc": _named("navier_stokes", "NSPwC"),
     "ns-sl": _named("navier_stokes", "NSSL"),

@@ -64,7 +64,7 @@ def flow_on(
 def widened(grid: Float[np.ndarray, "rows columns"], part: Part, sign: float = 1.0) -> list[np.ndarray]:
     """Return the values of each chart of a part with one more row and column beyond each edge.
 
-    Values there are those of the neighboring chart or of the mirror image (times ``sign``), or continue a straight line.
+    There they are those of the neighboring chart or of the mirror image (times ``sign``), or continue a straight line.
     """
     found, before = [], 0
     for chart in part.charts:
@@ -93,8 +93,9 @@ def cloud_on(chart: Chart, u: Float[np.ndarray, " n"], v: Float[np.ndarray, " n"
     """Return the points of a chart; the area of one is |d/du x d/dv| / n."""
     h = 1e-6
     sides = [(np.clip(w - h, 0, 1), np.clip(w + h, 0, 1)) for w in (u, v)]
-    along, across = chart.point(sides[0][1], v) - chart.point(sides[0][0], v), chart.point(u, sides[1][1]) - chart.point(
-        u, sides[1][0]
+    along, across = (
+        chart.point(sides[0][1], v) - chart.point(sides[0][0], v),
+        chart.point(u, sides[1][1]) - chart.point(u, sides[1][0]),
     )
     steps = np.prod([high - low for low, high in sides], axis=0)
     areas = np.linalg.norm(np.cross(along, across), axis=1) / steps / len(u)

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float
 from ikno.data.generators.aircraft_shape import (
     LENGTH,
     PIVOT,
-    SIDES,
     Control,
     Lifting,
     Numbers,
@@ -77,7 +76,7 @@ class Part(NamedTuple):
 
 
 def lifting_chart(surface: Lifting, root: Root, rows: int, columns: int) -> Chart:
-    """Return the chart of a lifting surface outside the body: u once around the sections, v from the root to the tip."""
+    """Return the chart of a lifting surface outside the body: u once around the sections, v from root to tip."""
 
     def where(u: Numbers, v: Numbers) -> tuple[Numbers, Numbers]:
         a = 2 * u - 1
@@ -127,11 +126,15 @@ class Body:
         """Return the chart of a band, 0 to 2: u upward, v from nose to end."""
 
         def where(u: Numbers, v: Numbers) -> tuple[Numbers, Numbers]:
-            low = self.line(v, self.tail if number == 2 else self.wing, True) if number else None
-            high = self.line(v, self.tail if number else self.wing, False) if number < 2 else None
-            low = low or (high[0] if high else v, np.full_like(v, SIDES[0]))
-            high = high or (low[0], np.full_like(v, SIDES[1]))
-            return tuple(a + (b - a) * u for a, b in zip(low, high, strict=True))
+            if number == 0:
+                high = self.line(v, self.wing, False)
+                low = high[0], np.full_like(v, -np.pi / 2)
+            elif number == 1:
+                low, high = self.line(v, self.wing, True), self.line(v, self.tail, False)
+            else:
+                low = self.line(v, self.tail, True)
+                high = low[0], np.full_like(v, np.pi / 2)
+            return low[0] + (high[0] - low[0]) * u, low[1] + (high[1] - low[1]) * u
 
         columns = sum(self.columns)
         return Chart(rows, columns, lambda u, v: body_point(*where(u, v)), lambda u, v: body_normal(*where(u, v)))

@@ -1,7 +1,7 @@
 """The half (y > 0) of an airliner in the proportions of NASA's Common Research Model, as a smooth map: lengths in m.
 
 A body of circular sections, and a wing and a tail whose sections are sheared, not turned: twist, dihedral and control
-surfaces move points along z only. Where wing and tail meet the body is found first, and the grids of all parts end there.
+surfaces move points along z only. Where wing and tail meet the body is found first, and all grids end there.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ MEAN_CHORD, HALF_SPAN, HALF_AREA = 7.005, 29.38, 191.84  # reference values of t
 BEND = 0.6  # share of the chord that the leading edge goes back at a tip
 BUNCH = 1.2
 PIVOT = 55.5  # of the horizontal tail
-SIDES = np.array([-np.pi / 2, np.pi / 2])
 
 Numbers = Float[np.ndarray, " n"]
 Places = Float[np.ndarray, "n 3"]
@@ -76,11 +75,12 @@ class Lifting:
 
     Around a section runs ``a``, -1 to 0 below from the trailing to the leading edge and 0 to 1 above:
     x = lead + c X, z = height + c (T s (1 - X) (1 + X - 1.2 X^2) + m X (1 - X) (1 + 1.2 X^3) - (X - 1/4) tan(twist)
-    - r(X) tan(angle) w(y)), s = sin(1.2 a) / sin(1.2), X = s^2, r a ramp behind the hinge with a round corner, w a window.
+    - r(X) tan(angle) w(y)), s = sin(1.2 a) / sin(1.2), X = s^2, r a rounded ramp behind the hinge, w a window.
     Equal steps in a bunch at the leading edge, and less at the trailing edge: two sheets of flat panels that are much
     closer than they are wide spoil the flow where the circulation changes along y.
-    Toward the tip the thickness goes to zero as sqrt(1 - u^6), and the leading edge bends back as a quarter of an ellipse. ``turn`` (degrees, nose up) shears all about
-    ``pivot``. Columns of the table: y, lead, chord, height at the quarter chord, twist (degrees), thickness, camber.
+    Toward the tip the thickness goes to zero as sqrt(1 - u^6), and the leading edge bends back as a quarter of an
+    ellipse. ``turn`` (degrees, nose up) shears all about ``pivot``. Columns of the table: y, lead, chord, height at the
+    quarter chord, twist (degrees), thickness, camber.
     """
 
     def __init__(

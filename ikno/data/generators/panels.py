@@ -19,7 +19,7 @@ FAR = 6.0  # panels more than this many of their diagonals away act as points at
 
 
 class Panels(NamedTuple):
-    """Quadrilaterals: corners counterclockwise seen from the fluid, centroids, unit normals, areas, longest diagonals."""
+    """Quadrilaterals: corners counterclockwise seen from the fluid, centroids, unit normals, areas, diagonals."""
 
     corners: Float[np.ndarray, "n 4 3"]
     center: Float[np.ndarray, "n 3"]

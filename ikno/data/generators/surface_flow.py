@@ -48,8 +48,8 @@ def tangents(
 ) -> tuple[Callable[[Grid], Vectors], Vectors, Vectors]:
     """Return the surface gradient as a function of grid values, and the two vectors it is made with.
 
-    grad f = f_1 t^1 + f_2 t^2, the derivatives along rows and columns times the dual basis of the tangents: a velocity v
-    moves v t^1 along the rows and v t^2 along the columns, in units of length.
+    grad f = f_1 t^1 + f_2 t^2, the derivatives from row to row and from column to column times the dual basis of the
+    tangents: a velocity v moves v t^1 across rows and v t^2 across columns, in units of length.
     """
     turned = places.transpose(1, 0, 2)
     first = along_rows(places, places, rows)
@@ -107,8 +107,8 @@ def run_length(
 ) -> Grid:
     """Return the distance along streamlines, row by row; in the ``first`` row of a column and before it is ``start``.
 
-    Rows are ``step`` apart; ``rate`` is the speed across them and ``drift`` the columns that the flow moves in a unit of
-    time. From each place a straight path goes upstream to the row before, and the length found there (between two
+    Rows are ``step`` apart; ``rate`` is the speed across them and ``drift`` the columns that the flow moves in a unit
+    of time. From each place a straight path goes upstream to the row before, and the length found there (between two
     columns) is added to that of the path, which is taken to be at most ``most`` times as long as straight across.
     """
     rows, columns = rate.shape
@@ -142,7 +142,10 @@ def friction(
 
 
 def interpolated(
-    values: Float[np.ndarray, "rows columns"], row: Float[np.ndarray, " n"], column: Float[np.ndarray, " n"], degree: int
+    values: Float[np.ndarray, "rows columns"],
+    row: Float[np.ndarray, " n"],
+    column: Float[np.ndarray, " n"],
+    degree: int,
 ) -> Float[np.ndarray, " n"]:
     """Return a spline through values at the centers of cells, row and column counted in cells from the grid's edge.
 
