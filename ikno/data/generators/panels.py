@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import lu_factor, lu_solve
 
 from ikno.errors import require
 
 FAR = 6.0  # panels more than this many of their diagonals away act as points at their centroids
+BLOCK, TILE = 64, 256  # of elimination
 
 
 class Panels(NamedTuple):
@@ -103,44 +103,90 @@ def _pair(x, y, z, corners, center, normal, area, reach):
 
 
 def _body(pair, points, mirror, corners, center, normal, area, reach, flow, matrix, right):
-    """Write one half less D to the matrix (by column) and -S times the flow through the panels to the right side."""
+    """Write one half less D to the matrix and -S times the flow through the panels to the right side."""
     scale = 0.25 / np.pi
-    for j in range(area.size):
-        for i in range(points.shape[0]):
-            source, doublet = pair(
-                points[i, 0], points[i, 1], points[i, 2], corners[j], center[j], normal[j], area[j], reach[j]
-            )
+    for i in range(points.shape[0]):
+        x, y, z = points[i, 0], points[i, 1], points[i, 2]
+        for j in range(area.size):
+            source, doublet = pair(x, y, z, corners[j], center[j], normal[j], area[j], reach[j])
             if i == j:
                 doublet = -2.0 * np.pi  # a flat panel has D = 0 at its center, and the equation has the one half there
             if mirror:
-                more = pair(
-                    points[i, 0], -points[i, 1], points[i, 2], corners[j], center[j], normal[j], area[j], reach[j]
-                )
+                more = pair(x, -y, z, corners[j], center[j], normal[j], area[j], reach[j])
                 source += more[0]
                 doublet += more[1]
-            matrix[j, i] -= scale * doublet
+            matrix[i, j] = -scale * doublet
             right[i] -= scale * source * flow[j]
 
 
 def _sheet(pair, points, mirror, corners, center, normal, area, reach, above, below, given, matrix, right):
     """Bring in D times the jump of the potential, above less below and a given part, of each panel of a wake."""
     scale = 0.25 / np.pi
-    for j in range(area.size):
-        for i in range(points.shape[0]):
-            x, y, z = points[i, 0], points[i, 1], points[i, 2]
+    for i in range(points.shape[0]):
+        x, y, z = points[i, 0], points[i, 1], points[i, 2]
+        for j in range(area.size):
             doublet = pair(x, y, z, corners[j], center[j], normal[j], area[j], reach[j])[1]
             if mirror:
                 doublet += pair(x, -y, z, corners[j], center[j], normal[j], area[j], reach[j])[1]
-            matrix[above[j], i] -= scale * doublet
-            matrix[below[j], i] += scale * doublet
+            matrix[i, above[j]] -= scale * doublet
+            matrix[i, below[j]] += scale * doublet
             right[i] += scale * doublet * given[j]
+
+
+def _eliminate(a, b):
+    """Write the solution of a x = b to b: Gaussian elimination with row pivots, in blocks of columns; a is lost.
+
+    In one thread and in a fixed order, so that the bits are the same wherever the same machine code runs: those of
+    LAPACK depend on the number of its threads.
+    """
+    n = b.size
+    for start in range(0, n, BLOCK):
+        stop = min(start + BLOCK, n)
+        for k in range(start, stop):
+            pivot = k
+            for i in range(k + 1, n):
+                if abs(a[i, k]) > abs(a[pivot, k]):
+                    pivot = i
+            if pivot != k:
+                b[k], b[pivot] = b[pivot], b[k]
+                for j in range(n):
+                    a[k, j], a[pivot, j] = a[pivot, j], a[k, j]
+            inverse = 1.0 / a[k, k]
+            for i in range(k + 1, n):
+                a[i, k] *= inverse
+                factor = a[i, k]
+                for j in range(k + 1, stop):
+                    a[i, j] -= factor * a[k, j]
+        for k in range(start, stop):
+            for i in range(k + 1, stop):
+                factor = a[i, k]
+                for j in range(stop, n):
+                    a[i, j] -= factor * a[k, j]
+        # Only full blocks have columns to their right. Four rows at a time, and tiles that stay in the cache.
+        for left in range(stop, n, TILE):
+            right = min(left + TILE, n)
+            for i in range(stop, n):
+                row = a[i, left:right]
+                for k in range(start, stop, 4):
+                    f, g, p, q = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
+                    r, s, t, u = a[k, left:right], a[k + 1, left:right], a[k + 2, left:right], a[k + 3, left:right]
+                    for j in range(row.size):
+                        row[j] -= f * r[j] + g * s[j] + p * t[j] + q * u[j]
+    for i in range(n):
+        for j in range(i):
+            b[i] -= a[i, j] * b[j]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            b[i] -= a[i, j] * b[j]
+        b[i] /= a[i, i]
 
 
 @cache
 def _compiled() -> tuple[Callable, ...]:
-    """Return the three loops above as machine code."""
+    """Return the four loops above as machine code; elimination may fuse products and sums."""
     numba = require("numba", "solvers")
-    return tuple(numba.njit(error_model="numpy")(unwrap(loop)) for loop in (_pair, _body, _sheet))
+    quick = numba.njit(error_model="numpy", fastmath={"contract"})(unwrap(_eliminate))
+    return *(numba.njit(error_model="numpy")(unwrap(loop)) for loop in (_pair, _body, _sheet)), quick
 
 
 def solve(
@@ -159,13 +205,13 @@ def solve(
     """
     if not 0 <= mach < 1:
         raise ValueError(f"the flow is subsonic: 0 <= mach < 1, found {mach}")
-    pair, body, sheet = _compiled()
+    pair, body, sheet, eliminate = _compiled()
     beta = np.sqrt(1 - mach**2)
     stretch = np.array([1 / beta, 1.0, 1.0])
     flat = _measured(panels.corners * stretch)
     flow = -(panels.normal @ onset) * panels.area / (beta * flat.area)
     n = len(flow)
-    matrix, right = np.zeros((n, n)), np.zeros(n)
+    matrix, right = np.empty((n, n)), np.zeros(n)
     points = np.ascontiguousarray(flat.center)
     body(pair, points, symmetric, *flat[:4], FAR * flat.size, flow, matrix, right)
     for wake in wakes:
@@ -173,5 +219,5 @@ def solve(
         above, below = (np.tile(index, len(wake.nodes) - 1) for index in (wake.above, wake.below))
         given = (panels.center[above] - panels.center[below]) @ onset
         sheet(pair, points, symmetric, *shed[:4], FAR * shed.size, above, below, given, matrix, right)
-    factors = lu_factor(matrix.T, overwrite_a=True, check_finite=False)
-    return lu_solve(factors, right, check_finite=False)
+    eliminate(matrix, right)
+    return right
