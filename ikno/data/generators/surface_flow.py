@@ -90,7 +90,7 @@ def fastest(mach: float) -> float:
     return FASTEST if mach == 0 else min(FASTEST, SONIC / mach * np.sqrt((1 + half * mach**2) / (1 + half * SONIC**2)))
 
 
-def limited(velocity: Float[np.ndarray, "*n 3"], mach: float, power: int = 8) -> Float[np.ndarray, "*n 3"]:
+def limited(velocity: Float[np.ndarray, "*n 3"], mach: float, power: int = 16) -> Float[np.ndarray, "*n 3"]:
     """Return the velocity with its size q reduced to q / (1 + (q / m)^power)^(1 / power), which is below m."""
     size = np.linalg.norm(velocity, axis=-1)[..., None]
     return velocity / (1 + (size / fastest(mach)) ** power) ** (1 / power)
@@ -127,17 +127,18 @@ def friction(
 ) -> Float[np.ndarray, "*n"]:
     """Return the coefficient of turbulent friction (by the stream's dynamic pressure) after a run of given length.
 
-    cf = (2 lg Re - .65)^-2.3 (Prandtl and Schlichting), compressible by the reference temperature
-    T* / T = .5 + .5 Tw / T + .22 (Tr / T - 1) at an adiabatic wall, Tw = Tr = T (1 + .89 (gamma - 1) / 2 M^2) (Eckert,
-    1955), with the local Mach number. ``reynolds`` is that of the stream per unit of length. Re >= 1e4: before, the
-    formula for a turbulent layer has no meaning.
+    cf = .455 (lg Re)^-2.58 (1 - 1.1205 / lg Re), whose mean on a plate is Prandtl and Schlichting's .455 (lg Re)^-2.58;
+    compressible by the reference temperature T* / T = .5 + .5 Tw / T + .22 (Tr / T - 1) at an adiabatic wall,
+    Tw = Tr = T (1 + .89 (gamma - 1) / 2 M^2) (Eckert, 1955), with the local Mach number. ``reynolds`` is that of the
+    stream per unit of length. Re >= 1e4: before, the formula for a turbulent layer has no meaning.
     """
     local = temperature(square, mach)  # T / T0; the density is its power 1 / (gamma - 1)
     density = local ** (1 / (GAMMA - 1))
     rise = RECOVERY * (GAMMA - 1) / 2 * mach**2 * square / local
     reference = 1 + 0.72 * rise
     number = reynolds * run * np.sqrt(square) * density / local**VISCOSITY / reference ** (1 + VISCOSITY)
-    plate = (2 * np.log10(np.maximum(number, 1e4)) - 0.65) ** -2.3
+    decades = np.log10(np.maximum(number, 1e4))
+    plate = 0.455 * decades**-2.58 * (1 - 2.58 / np.log(10) / decades)
     return plate / reference * density * square
 
 

@@ -42,7 +42,7 @@ def far_behind(gamma, y):
     edges, gamma = np.concatenate([-y[:0:-1], y]), np.concatenate([gamma[::-1], gamma])
     trailing = np.diff(gamma, prepend=0, append=0)
     middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    wash = -(trailing / (middle[:, None] - edges)).sum(1) / (2 * np.pi)
+    wash = (trailing / (middle[:, None] - edges)).sum(1) / (2 * np.pi)
     return 2 * (gamma * width).sum(), (gamma * wash * width).sum()
 
 
@@ -89,7 +89,7 @@ def test_one_panel_against_quadrature():
         arguments = *point, panel.corners[0], panel.center[0], panel.normal[0], panel.area[0]
         np.testing.assert_allclose(pair(*arguments, 1e9), expected, rtol=1e-4)
         if r.min() > 3:
-            np.testing.assert_allclose(pair(*arguments, 0.0), expected, rtol=0.01)
+            np.testing.assert_allclose(pair(*arguments, 0.0), expected, rtol=0.02)
 
 
 @pytest.mark.parametrize("n", [1, 7, 64, 150])
@@ -147,9 +147,11 @@ def test_elliptic_wing():
     """
     aspect = 20
     half = aspect * np.pi / 8
-    nodes = wing(
-        16, 30, half, lambda y: -chord(y) / 4, chord := lambda y: np.sqrt(np.maximum(1 - (y / half) ** 2, 1e-6)), 0.02
-    )
+
+    def chord(y):
+        return np.sqrt(np.maximum(1 - (y / half) ** 2, 1e-6))
+
+    nodes = wing(16, 30, half, lambda y: -chord(y) / 4, chord, 0.02)
     area = np.pi / 2 * half
     lift, drag = (part / area for part in far_behind(circulation(nodes), nodes[-1, :, 1]))
     np.testing.assert_allclose(lift, 2 * np.pi / (1 + 2 / aspect) * np.sin(ALPHA), rtol=0.03)
