@@ -16,6 +16,7 @@ from ikno.data.generators.panels import joined, panels_of, solve
 from ikno.data.generators.surface_flow import friction, interpolated, limited, pressure, run_length, tangents
 from ikno.data.records import Generator, Range, Trajectory
 
+THIN = 0.6
 MIRROR = np.array([1.0, -1.0, 1.0])
 SHORTEST = 1e-3 * MEAN_CHORD  # run length at an attachment line, where the boundary layer is thin but not zero
 
@@ -89,16 +90,16 @@ def spread(count: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]
     return (0.5 + k / g) % 1, (0.5 + k / g**2) % 1
 
 
-def cloud_on(chart: Chart, u: Float[np.ndarray, " n"], v: Float[np.ndarray, " n"]) -> Cloud:
-    """Return the points of a chart; the area of one is |d/du x d/dv| / n."""
+def cloud_on(
+    chart: Chart, u: Float[np.ndarray, " n"], v: Float[np.ndarray, " n"], width: Float[np.ndarray, "_"]
+) -> Cloud:
+    """Return the points of a chart; the area of one is |d/du x d/dv| width / n, ``width`` that of v at a point."""
     h = 1e-6
     sides = [(np.clip(w - h, 0, 1), np.clip(w + h, 0, 1)) for w in (u, v)]
-    along, across = (
-        chart.point(sides[0][1], v) - chart.point(sides[0][0], v),
-        chart.point(u, sides[1][1]) - chart.point(u, sides[1][0]),
-    )
+    along = chart.point(sides[0][1], v) - chart.point(sides[0][0], v)
+    across = chart.point(u, sides[1][1]) - chart.point(u, sides[1][0])
     steps = np.prod([high - low for low, high in sides], axis=0)
-    areas = np.linalg.norm(np.cross(along, across), axis=1) / steps / len(u)
+    areas = np.linalg.norm(np.cross(along, across), axis=1) / steps * width / len(u)
     return Cloud(chart.point(u, v), chart.normal(u, v), areas)
 
 
@@ -106,9 +107,10 @@ class Aircraft(Generator):
     """Coefficients of pressure and friction (x, y, z) on the half y > 0 of an airliner; flow and deflections vary.
 
     ``resolution`` counts the panels along the upper side of the wing; all parts together have some 4 resolution^2.
-    Points lie on the exact surface, spread evenly over the steps of the panels: they are denser at leading and trailing
-    edges, tips and roots. They stay at their places on each part when its control surfaces move. Angles in degrees;
-    deflections have the trailing edge down, ``tail`` the nose up. ``reynolds`` is that of the mean chord.
+    Points lie on the exact surface, spread evenly over the steps of the panels (but for the tips): they are denser at
+    leading and trailing edges and roots. They stay at their places on each part when its control surfaces move.
+    Angles in degrees; deflections have the trailing edge down, ``tail`` the nose up. ``reynolds`` is that of the mean
+    chord.
     """
 
     resolution: PositiveInt = Field(default=34, ge=8)
@@ -140,7 +142,7 @@ class Aircraft(Generator):
         total = self.points or 440_000
         ends = np.cumsum([chart.rows * chart.columns for chart in charts])
         counts = np.diff(np.rint(total * ends / ends[-1]).astype(int), prepend=0)
-        found, order, before, number = [], [], 0, 0
+        found, before, number = [], 0, 0
         for part in airliner.parts:
             shape = (len(part.linked) + 1, part.linked.shape[1])
             here = slice(before, before + shape[0] * shape[1])
@@ -150,7 +152,11 @@ class Aircraft(Generator):
             lengths = widened(run, part)
             for k, chart in enumerate(part.charts):
                 u, v = spread(int(counts[number]))
-                made = cloud_on(chart, u, v)
+                width = np.ones(1)
+                if not part.mirror:  # the panels at a tip are tiny: fewer points there
+                    width = THIN * (1 - v) ** (THIN - 1)
+                    v = 1 - (1 - v) ** THIN
+                made = cloud_on(chart, u, v, width)
                 places = u * chart.rows, v * chart.columns
                 local = np.stack([interpolated(grid[k], *places, 3) for grid in grids], 1)
                 local -= (local * made.normals).sum(1)[:, None] * made.normals
@@ -160,10 +166,9 @@ class Aircraft(Generator):
                 drag = friction(length, square, mach, self.reynolds / MEAN_CHORD)
                 along = local / np.sqrt(np.maximum(square, 1e-12))[:, None] * drag[:, None]
                 found.append(np.column_stack([*made, pressure(square, mach), along]))
-                order.append((np.arange(len(u)) + 0.5) / len(u))
                 number += 1
             before = here.stop
-        # The parts take turns, so that the first points are everywhere.
-        table = np.concatenate(found)[np.argsort(np.concatenate(order), kind="stable")]
+        # One random order for all samples: any few points are everywhere, and the k-th is the same place of the surface.
+        table = np.random.default_rng(0).permutation(np.concatenate(found))
         conditions = np.column_stack([table[:, 3:6], np.tile(flight, (len(table), 1))])
         return Trajectory(table[:, :3], table[None, :, 7:], conditions[None], table[:, 6])

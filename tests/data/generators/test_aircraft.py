@@ -104,7 +104,7 @@ def test_wing_and_tail_begin_on_the_body():
 def test_surface_is_closed():
     """The integral of the normal over a closed surface is 0: that of the half is the area of its cut at y = 0."""
     airliner = Airliner(SETTING, 8)
-    clouds = [cloud_on(chart, *spread(20_000)) for part in airliner.parts for chart in part.charts]
+    clouds = [cloud_on(chart, *spread(20_000), np.ones(1)) for part in airliner.parts for chart in part.charts]
     total = sum((c.normals * c.areas[:, None]).sum(0) for c in clouds)
     x = np.linspace(0, LENGTH, 20_001)
     cut = 2 * np.trapezoid(body_profile(x)[0], x)
