@@ -168,7 +168,7 @@ class Aircraft(Generator):
                 found.append(np.column_stack([*made, pressure(square, mach), along]))
                 number += 1
             before = here.stop
-        # One random order for all samples: any few points are everywhere, and the k-th is the same place of the surface.
+        # One random order for all samples: any few points are everywhere, and the k-th is at one place of its part.
         table = np.random.default_rng(0).permutation(np.concatenate(found))
         conditions = np.column_stack([table[:, 3:6], np.tile(flight, (len(table), 1))])
         return Trajectory(table[:, :3], table[None, :, 7:], conditions[None], table[:, 6])
