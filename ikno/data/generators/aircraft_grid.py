@@ -167,9 +167,9 @@ class Airliner:
         def count(share: float) -> int:
             return max(3, round(share * resolution))
 
-        ailerons = (Control(0.75, 0.27, 0.39, setting.inboard), Control(0.75, 0.68, 0.92, setting.outboard))
+        ailerons = (Control(0.75, 0.27, 0.40, setting.inboard), Control(0.75, 0.68, 0.92, setting.outboard))
         wing = Lifting(WING, ailerons, tip=1.2)
-        elevator = Control(0.7, -0.5, 1.5, setting.elevator)
+        elevator = Control(0.7, 0.22, 0.95, setting.elevator)
         tail = Lifting(STABILIZER, (elevator,), tip=0.8, turn=setting.tail, pivot=PIVOT)
         roots = Root(wing), Root(tail)
         body = Body(*roots, tuple(count(share) for share in (0.45, 0.75, 0.5, 0.5, 0.25)))

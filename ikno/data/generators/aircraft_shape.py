@@ -124,7 +124,7 @@ class Lifting:
         for control in self.controls:
             lever = np.sqrt((X - control.hinge) ** 2 + 4e-4)
             ramp, ramp_X = (X - control.hinge + lever) / 2, (1 + (X - control.hinge) / lever) / 2
-            slope, edge = np.tan(np.deg2rad(control.angle)), 0.02 * self.end
+            slope, edge = np.tan(np.deg2rad(control.angle)), 0.04 * self.end
             window, window_y = np.zeros_like(y), np.zeros_like(y)
             for sign, place in ((1, control.inner), (-1, control.outer)):
                 wave = np.tanh((y - place * self.end) / edge)
@@ -166,6 +166,6 @@ class Root:
         self.front = float(fine[self._curve(fine)[:, 0].argmin()])
 
     def side(self, share: Numbers, above: bool) -> tuple[Numbers, Numbers]:
-        """Return x and angle from the foremost point (share 0) to the trailing edge (1)."""
-        found = self._curve(self.front + ((1 if above else -1) - self.front) * share)
+        """Return x and angle from the foremost point (share 0) to the trailing edge (1); x starts as share^1.5."""
+        found = self._curve(self.front + ((1 if above else -1) - self.front) * share**0.75)
         return found[:, 0], found[:, 1]

@@ -20,7 +20,8 @@ FLIGHT = {"mach": 0.5, "alpha": 2.0, "inboard": 0.0, "outboard": 0.0, "tail": 0.
 def flown(points=4000, resolution=10, **flight):
     """One sample with the given flight and deflections."""
     fixed = {k: (float(v), float(v)) for k, v in (FLIGHT | flight).items()}
-    made = Aircraft(points=points, resolution=resolution, **fixed).sample(np.random.default_rng(0), None)
+    generator = Aircraft.model_validate({"points": points, "resolution": resolution, **fixed})
+    made = generator.sample(np.random.default_rng(0), None)
     assert made.conditions is not None
     assert made.areas is not None
     return made.points, made.conditions[0, :, :3], made.values[0], made.areas, fixed["alpha"][0]
@@ -107,7 +108,7 @@ def test_surface_is_closed():
     clouds = [cloud_on(chart, *spread(20_000), np.ones(1)) for part in airliner.parts for chart in part.charts]
     total = sum((c.normals * c.areas[:, None]).sum(0) for c in clouds)
     x = np.linspace(0, LENGTH, 20_001)
-    cut = 2 * np.trapezoid(body_profile(x)[0], x)
+    cut = 2 * float(np.trapezoid(body_profile(x)[0], x))
     np.testing.assert_allclose(total, [0, cut, 0], atol=1e-3 * cut)
     points = np.concatenate([c.points for c in clouds])
     assert (points[:, 1] >= 0).all()
