@@ -16,7 +16,7 @@ from ikno.data.generators.panels import joined, panels_of, solve
 from ikno.data.generators.surface_flow import friction, interpolated, limited, pressure, run_length, tangents
 from ikno.data.records import Generator, Range, Trajectory
 
-THIN = 0.6
+THIN = 0.6  # v = 1 - (1 - w)^.6 for even w
 MIRROR = np.array([1.0, -1.0, 1.0])
 SHORTEST = 1e-3 * MEAN_CHORD  # run length at an attachment line, where the boundary layer is thin but not zero
 
@@ -128,6 +128,20 @@ class Aircraft(Generator):
     def _subsonic(cls, value: tuple[float, float]) -> tuple[float, float]:
         if value[0] < 0 or value[1] > 0.85:
             raise ValueError("the flow is subsonic without shocks: mach is within [0, .85]")
+        return value
+
+    @field_validator("alpha", "inboard", "outboard", "elevator")
+    @classmethod
+    def _moderate(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if max(-value[0], value[1]) > 15:
+            raise ValueError("the flow is attached: this angle is within [-15, 15] degrees")
+        return value
+
+    @field_validator("tail")
+    @classmethod
+    def _on_body(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if max(-value[0], value[1]) > 5:
+            raise ValueError("the root of the tail stays on the body: this angle is within [-5, 5] degrees")
         return value
 
     def sample(self, rng: np.random.Generator, cloud: Float[np.ndarray, "points dim"] | None) -> Trajectory:

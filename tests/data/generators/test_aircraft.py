@@ -171,7 +171,17 @@ def test_samples_differ_by_their_seed_alone():
     assert ((flight >= ranges[:, 0]) & (flight <= ranges[:, 1])).all()
 
 
-@pytest.mark.parametrize("bad", [{"mach": (0.3, 0.9)}, {"mach": (-0.1, 0.5)}, {"alpha": (2.0, 1.0)}, {"resolution": 4}])
+@pytest.mark.parametrize("points", [1, 7])
+def test_very_few_points(points):
+    made = Aircraft(points=points, resolution=8).sample(np.random.default_rng(0), None)
+    assert made.points.shape == (points, 3)
+    assert np.isfinite(made.values).all()
+
+
+BAD = [{"mach": (0.3, 0.9)}, {"mach": (-0.1, 0.5)}, {"alpha": (2.0, 1.0)}, {"tail": (-6.0, 0.0)}, {"resolution": 4}]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_bad_settings(bad):
     with pytest.raises(ValidationError):
         Aircraft(**bad)
