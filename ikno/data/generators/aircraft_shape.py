@@ -148,10 +148,10 @@ class Lifting:
 class Root:
     """The curve where a lifting surface meets the body: y along ``a``, and x and angle on the body."""
 
-    def __init__(self, surface: Lifting, nodes: int = 1201) -> None:
+    def __init__(self, surface: Lifting, nodes: int = 601) -> None:
         a = np.linspace(-1, 1, nodes)
         low, high = np.zeros(nodes), np.full(nodes, 1.5 * RADIUS)
-        for _ in range(60):  # inside the body at low, outside at high
+        for _ in range(48):  # inside the body at low, outside at high
             y = (low + high) / 2
             x, _, z = surface.point(a, y).T
             radius, center = body_profile(x)

@@ -17,7 +17,7 @@ FLIGHT = {"mach": 0.5, "alpha": 2.0, "inboard": 0.0, "outboard": 0.0, "tail": 0.
 
 
 @cache
-def flown(points=4000, resolution=10, **flight):
+def flown(points=2000, resolution=8, **flight):
     """One sample with the given flight and deflections."""
     fixed = {k: (float(v), float(v)) for k, v in (FLIGHT | flight).items()}
     generator = Aircraft.model_validate({"points": points, "resolution": resolution, **fixed})
