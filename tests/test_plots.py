@@ -112,6 +112,19 @@ def test_more_columns_than_snapshots(tmp_path: Path) -> None:
     assert widths[0] == widths[1]
 
 
+def test_conditions_that_are_constant_are_written_not_drawn(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", 2, 1, 2, 1, 3, False)
+    known, widths = card(conditions=("f", "speed", "angle")), []
+    for constant in (False, True):
+        with h5py.File(path, "a") as file:
+            if constant:
+                file["c"][..., 1:] = [[[[2.5, 30.0]]], [[[3.5, 40.0]]]]  # pyright: ignore[reportIndexIssue]
+        with open_data(path, known) as dataset:
+            (out,) = plot_data(dataset, tmp_path / "a.png")
+        widths.append(pixels(out).shape[1])
+    assert widths[1] < 0.7 * widths[0]  # two columns instead of four
+
+
 def test_three_dimensions(tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc", 2, 1, 3, 1, 1, False)
     with open_data(path, card(dim=3, conditions=("f",))) as dataset:

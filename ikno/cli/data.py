@@ -108,14 +108,16 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one per core).")] = None,
     shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for several machines with one folder.")] = "0/1",
-    out: Annotated[Path | None, typer.Option(help="The file (default: NAME.nc in the data folder).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file (default: NAME with its suffix in the data folder).")
+    ] = None,
 ) -> None:
     """Solve a benchmark's equation for random data. Stop and start again as you like: finished samples are kept."""
     from ikno.data.catalog import find_card
     from ikno.data.generate import Job
     from ikno.data.generate import generate as make
     from ikno.data.generators import GENERATORS
-    from ikno.data.library import data_folder
+    from ikno.data.library import data_folder, file_name
 
     card = find_card(name)
     if card.name not in GENERATORS:
@@ -128,7 +130,7 @@ def generate(
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit()):
         raise UserError(f"--shard: expected i/n such as 0/4, found {shard!r}")
-    path = out or data_folder() / f"{card.name}.nc"
+    path = out or data_folder() / file_name(card)
     with _progress() as bar:
         task = bar.add_task(card.name, total=None)
         count = workers or min(os.cpu_count() or 1, samples)

@@ -21,7 +21,7 @@ from ikno.config import parse
 from ikno.data.catalog import CATALOG
 from ikno.data.generators import GENERATORS
 from ikno.data.records import Generator, Trajectory
-from ikno.data.writers import write_data
+from ikno.data.writers import files_of, write_data, write_groups
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]
@@ -75,7 +75,7 @@ def generate(
     shard: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path | None:
-    """Make a data set and return its file; None if other shards still have samples to make.
+    """Make a data set and return its (first) file; None if other shards still have samples to make.
 
     Finished samples are kept beside ``out`` until the file is complete, so that an interrupted call goes on where it
     stopped and several machines can each make a shard of them.
@@ -83,8 +83,11 @@ def generate(
     index, count = shard
     if not 0 <= index < count:
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
-    if out.exists():
-        raise UserError(f"{out}: exists already; remove it or name another file with --out")
+    card = CATALOG[job.name]
+    files = files_of(card, out, job.samples)
+    for path in files:  # a second file may be left by a call that was stopped before it wrote the first
+        if path.exists() and (path == out or not _place(out).exists()):
+            raise UserError(f"{path}: exists already; remove it or name another file with --out")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,14 +107,22 @@ def generate(
         return None
     cloud = job.cloud()
     shared = None if cloud is None else cloud.astype(np.float32)
-    write_data(out, shared, names, lambda path: _read(path, shared), job.attributes())
+    for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
+        if card.format == "aircraft":
+            write_groups(path, card, names[part], lambda path: _read(path, shared), job.attributes())
+        else:
+            write_data(path, shared, names[part], lambda path: _read(path, shared), job.attributes())
     shutil.rmtree(parts)
     return out
 
 
+def _place(out: Path) -> Path:
+    return out.with_name(out.name + ".parts")
+
+
 def _folder(job: Job, out: Path) -> Path:
     """Return the folder of finished samples, after checking that it belongs to this job."""
-    parts = out.with_name(out.name + ".parts")
+    parts = _place(out)
     parts.mkdir(exist_ok=True)
     text = json.dumps({k: v for k, v in job.attributes().items() if k != "versions"}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -160,8 +171,7 @@ def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
     """Make one sample and put it on disk; the file appears only when it is complete."""
     made = job.sample(index, job.cloud() if cloud is None else cloud)
     arrays = {"u": made.values, "x": made.points}
-    if made.conditions is not None:
-        arrays["c"] = made.conditions
+    arrays |= {k: v for k, v in (("c", made.conditions), ("areas", made.areas)) if v is not None}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
@@ -176,7 +186,7 @@ def _part(parts: Path, index: int) -> Path:
 
 def _read(path: Path, cloud: Points | None) -> Trajectory:
     with np.load(path, allow_pickle=False) as arrays:
-        return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"))
+        return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"), arrays.get("areas"))
 
 
 def _replace(path: Path, write: Callable) -> None:

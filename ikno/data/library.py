@@ -14,7 +14,7 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
-from ikno.data.files import Dataset, find_file, open_data
+from ikno.data.files import SUFFIXES, Dataset, find_file, open_data
 from ikno.data.pairs import Accumulator
 from ikno.errors import UserError
 
@@ -22,6 +22,11 @@ from ikno.errors import UserError
 def data_folder() -> Path:
     """Return the folder of data sets: the environment's IKNO_DATA, or ``data`` here."""
     return Path(os.environ.get("IKNO_DATA") or "data")
+
+
+def file_name(card: Card) -> str:
+    """Return the name of the (first) file of a benchmark: as released where there are two."""
+    return f"{card.name if card.second is None else card.aliases[0]}{SUFFIXES[card.format][0]}"
 
 
 def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
@@ -107,7 +112,7 @@ def download(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Fetch the (first) file of a benchmark and check its digest if one is known; nothing partial is left behind."""
-    path = folder / f"{card.name}{'.h5' if card.format == 'aircraft' else '.nc'}"
+    path = folder / file_name(card)
     url, sha256 = url or card.url, sha256 or card.sha256
     by_hand = f"fetch it by hand from {card.source} and put it at {path}"
     if path.exists():

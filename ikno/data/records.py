@@ -27,12 +27,14 @@ CountRange = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_ordered)
 class Trajectory:
     """One simulation as stored: values (solution) and conditions (known coefficients) at points, at some times.
 
-    Steady problems have one time. Conditions without a time of their own hold at all times.
+    Steady problems have one time. Conditions without a time of their own hold at all times. Points on a surface may
+    have the areas they stand for.
     """
 
     points: Float[np.ndarray, "points dim"]
     values: Float[np.ndarray, "times points variables"]
     conditions: Float[np.ndarray, "_ points conditions"] | None = None
+    areas: Float[np.ndarray, " points"] | None = None
 
 
 class Generator(Settings, ABC):

@@ -1,6 +1,6 @@
-"""Files that ikno writes: the released layout, and named arrays. Each appears only when it is complete."""
+"""Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,48 @@ import numpy as np
 from jaxtyping import Float32
 
 from ikno.atomic import whole_file
+from ikno.data.catalog import NORMALS, Card
+from ikno.data.records import Trajectory
 from ikno.errors import UserError
+
+
+def files_of(card: Card, path: Path, samples: int) -> dict[Path, slice]:
+    """Return which samples go to which file: all to ``path``, or the last ones to a second file beside it.
+
+    That has the card's name for it and the share of the test samples in the published split.
+    """
+    if card.second is None or samples == 1:
+        return {path: slice(0, samples)}
+    training, _, test = card.split or (1, 0, 1)
+    first = min(max(round(samples * training / (training + test)), 1), samples - 1)
+    return {path: slice(0, first), path.with_name(f"{card.second}{path.suffix}"): slice(first, samples)}
+
+
+def write_groups(
+    path: Path, card: Card, samples: Sequence[Path], read: Callable[[Path], Trajectory], attributes: Mapping[str, str]
+) -> None:
+    """Write samples in the aircraft's layout (HDF5), one group each; the file appears only when it is complete.
+
+    Arrays for coordinates, normals, variables and areas (Surface); the other conditions hold for all points and are
+    attributes of the group. Not with h5netcdf, whose attributes are arrays of one number.
+    """
+    import h5py
+
+    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs.update(attributes)
+        for i, name in enumerate(samples):
+            made = read(name)
+            assert made.conditions is not None
+            columns = {f"Coordinate{axis}": made.points[:, k] for k, axis in enumerate("XYZ")}
+            columns |= {v: made.values[0, :, k] for k, v in enumerate(card.variables)}
+            known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
+            columns |= {n: known.pop(n) for n in NORMALS}
+            if made.areas is not None:
+                columns["Surface"] = made.areas
+            group = file.create_group(f"sample_{i}")
+            for column, values in columns.items():
+                group.create_dataset(column, data=values)
+            group.attrs.update({k: float(values[0]) for k, values in known.items()})
 
 
 def write_data(

@@ -91,7 +91,9 @@ class Scatter:
         self.points, self.spans = points[self.kept], np.ptp(points, 0)
 
     def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
-        axis.set_box_aspect(self.spans / self.spans.max())
+        axis.set_box_aspect(self.spans / self.spans.max(), zoom=1.1)
+        axis.set_proj_type("ortho")
+        axis.view_init(elev=35, azim=60)  # from the side of large y: that of an aircraft's half
         axis.set_axis_off()
         size = float(np.clip(20_000 / len(self.points), 1, 12))
         shown = axis.scatter(*self.points.T, s=size, c=values[self.kept], linewidths=0, depthshade=False, cmap=scale[2])

@@ -96,15 +96,18 @@ def plot_errors_of(fields: Mapping[str, Fields], out: Path, columns: int = 5) ->
 
 
 def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
-    card = dataset.card
-    names, rows = [*card.conditions[:6], *card.active], []
-    for i in range(samples):
-        made = dataset[i]
-        columns = [made.values[0, :, card.variables.index(v)] for v in card.active]
-        if made.conditions is not None:
-            columns = [*made.conditions[0].T[:6], *columns]
-        panels = [Panel(c, (0.0, 1.0, ""), name if i == 0 else "") for c, name in zip(columns, names, strict=True)]
-        rows.append(Row(canvas_of(made.points), f"sample {i}", panels))
+    """Draw one row per sample; conditions that are the same at all points of a sample are written beside it."""
+    card, rows = dataset.card, []
+    drawn = [dataset[i] for i in range(samples)]
+    given = [() if made.conditions is None else made.conditions[0].T for made in drawn]
+    constant = [all(np.ptp(column) == 0 for column in columns) for columns in zip(*given, strict=True)]
+    for i, (made, columns) in enumerate(zip(drawn, given, strict=True)):
+        inputs = list(zip(card.conditions, columns, constant, strict=False))
+        label = f"sample {i}" + "".join(f"\n{name} {column[0]:.3g}" for name, column, same in inputs if same)
+        fields = [(name, column) for name, column, same in inputs if not same][:6]
+        fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.active]
+        panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "") for name, column in fields]
+        rows.append(Row(canvas_of(made.points), label, panels))
     for column in zip(*(row.panels for row in rows), strict=True):
         shared = scale(np.concatenate([p.values for p in column]))
         for panel in column:

@@ -14,6 +14,8 @@ from ikno.data.catalog import CATALOG
 from ikno.data.files import open_data
 from ikno.data.generate import Job, generate
 from ikno.data.generators import GENERATORS
+from ikno.data.library import file_name
+from ikno.data.writers import write_groups
 from ikno.errors import UserError
 
 JOB = Job("poisson-gauss", (("points", 50), ("resolution", 17)), 7, 3)
@@ -88,6 +90,60 @@ def test_kill_and_restart(tmp_path, workers):
     assert digest(tmp_path / "a.nc") == digest(whole)
 
 
+AIRCRAFT = Job("nasa-crm", (("points", 300), ("resolution", 8)), 4, 1)
+
+
+def test_the_aircraft_has_two_files(tmp_path, monkeypatch):
+    """The released layout: training and test samples, arrays by name and the flight as attributes."""
+    out = tmp_path / "trainingData_NASA-CRM.h5"
+    whole = generate(AIRCRAFT, out)
+    second = tmp_path / "testData_NASA-CRM.h5"
+    assert whole == out
+    assert sorted(p.name for p in tmp_path.iterdir()) == [second.name, out.name]
+    sizes = []
+    for path in (out, second):
+        with h5py.File(path) as file:
+            groups = [file[name] for name in file]
+            sizes.append(len(groups))
+            for group in groups:
+                assert isinstance(group, h5py.Group)
+                names = {*(f"Coordinate{a}" for a in "XYZ"), *(f"Normal{a}" for a in "XYZ"), "PressureCoefficient"}
+                assert set(group) == names | {"cfx", "cfy", "cfz", "Surface"}
+                assert {np.asarray(group[name]).shape for name in group} == {(300,)}
+                flight = {"Mach", "AlphaMean", "aileronInboard", "aileronOutboard", "htp", "elevator"}
+                assert set(group.attrs) == flight
+                assert all(np.ndim(value) == 0 for value in group.attrs.values())
+    assert sizes == [3, 1]
+    with open_data(out, CATALOG["nasa-crm"]) as found:
+        assert len(found) == 4
+        assert found.attributes["seed"] == "1"
+        for i in (0, 3):
+            expected = AIRCRAFT.sample(i, None)
+            assert expected.conditions is not None
+            np.testing.assert_array_equal(found[i].values, expected.values.astype(np.float32))
+            np.testing.assert_array_equal(found[i].conditions, expected.conditions.astype(np.float32))
+    with pytest.raises(UserError, match=r"testData_NASA-CRM\.h5: exists already"):
+        generate(AIRCRAFT, tmp_path / "other.h5")
+    # Stopped after the second file: the same call goes on and gives the same bytes.
+    before = digest(out), digest(second)
+    other = tmp_path / "again" / out.name
+    with monkeypatch.context() as patch:
+        written = []
+
+        def stopped(path, *arguments):
+            if written:
+                raise KeyboardInterrupt
+            written.append(path)
+            write_groups(path, *arguments)
+
+        patch.setattr("ikno.data.generate.write_groups", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            generate(AIRCRAFT, other)
+    assert [p.name for p in written] == [second.name]
+    assert generate(AIRCRAFT, other) == other
+    assert (digest(other), digest(other.with_name(second.name))) == before
+
+
 def test_labels_name_other_settings():
     """Only the number of points may differ from the published problem."""
     assert Job("poisson-gauss", (("points", 50),), 7, 3).label() == "as published"
@@ -157,6 +213,7 @@ SMALL = {
     "naca0012": {"resolution": 32, "points": 60, "tolerance": 0.01},
     "naca2412": {"resolution": 32, "points": 60, "tolerance": 0.01},
     "rae2822": {"resolution": 32, "points": 60, "tolerance": 0.01},
+    "nasa-crm": {"resolution": 8, "points": 500},
     "ns-gauss": {"resolution": 16, "points": 60},
     "ns-pwc": {"resolution": 16, "points": 60},
     "ns-sl": {"resolution": 16, "points": 60},
@@ -172,21 +229,24 @@ SMALL = {
 def test_what_is_made_fits_its_card(tmp_path, name):
     """Every generator's file is read back through its card: names, times, domain, conditions, and two equal runs."""
     job = Job(name, tuple(SMALL[name].items()), 2, 0)
-    out = generate(job, tmp_path / f"{name}.nc")
-    again = generate(job, tmp_path / "again.nc")
+    card = CATALOG[name]
+    out = generate(job, tmp_path / file_name(card))
+    again = generate(job, tmp_path / "again" / file_name(card))
     assert out is not None
     assert again is not None
-    assert digest(out) == digest(again)
-    card = CATALOG[name]
+    files = sorted(p.name for p in tmp_path.iterdir() if p.is_file())
+    assert len(files) == (1 if card.second is None else 2)
+    assert all(digest(tmp_path / f) == digest(tmp_path / "again" / f) for f in files)
     with open_data(out, card) as found:
         assert found.shared == (card.cloud == "shared")
         made = found[1]
         assert made.values.shape[0] == card.snapshots == len(job.generator.times)
         assert made.values.shape[2] == len(card.variables)
         assert (0 if made.conditions is None else made.conditions.shape[2]) == len(card.conditions)
-        low, high = np.array(card.domain).T
-        assert (made.points >= low - 1e-6).all()
-        assert (made.points <= high + 1e-6).all()
+        if card.domain is not None:
+            low, high = np.array(card.domain).T
+            assert (made.points >= low - 1e-6).all()
+            assert (made.points <= high + 1e-6).all()
         assert made.values.std() > 0
         assert not np.array_equal(found[0].values, made.values)
     if card.times is not None:

@@ -17,6 +17,7 @@ GENERATORS: dict[str, Callable[[], type[Generator]]] = {
     "naca0012": _named("airfoil", "NACA0012"),
     "naca2412": _named("airfoil", "NACA2412"),
     "rae2822": _named("airfoil", "RAE2822"),
+    "nasa-crm": _named("aircraft", "Aircraft"),
     "ns-gauss": _named("navier_stokes", "NSGauss"),
     "ns-pwc": _named("navier_stokes", "NSPwC"),
     "ns-sl": _named("navier_stokes", "NSSL"),
