@@ -17,6 +17,7 @@ import torch
 from ikno.comparison import Cell, Shape, measure_efficiency, measured
 from ikno.config import Config
 from ikno.data.generate import Job, generate
+from ikno.data.library import file_name
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.evaluation import as_json, evaluate, load_evaluation, save_evaluation
@@ -198,7 +199,7 @@ def data_name(source: Source, work: Path, say: Callable[[str], None] = lambda te
     if source.file is not None:
         return source.name if card.file is not None else str(source.file)
     folder = work / "data" / digest_of(source.described())[:8]
-    path = folder / f"{card.name}{'.h5' if card.format == 'aircraft' else '.nc'}"
+    path = folder / file_name(card)
     with _alone(folder):
         if not path.exists():
             say(f"{card.name}: making {source.samples} samples")
