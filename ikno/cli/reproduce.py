@@ -108,35 +108,32 @@ def _write(tables: list["Table"], filled: list[dict[str, Any]], scale: "Scale", 
     place.out.mkdir(parents=True, exist_ok=True)
     pictures = {}
     for table, found in zip(tables, filled, strict=True):
-        pictures[table.name] = _pictures(table, found, scale, place)
-        command = f"ikno reproduce {table.name} --preset {scale.name}"
-        (place.out / f"{table.name}.md").write_text(markdown(found, scale, command, pictures[table.name]))
+        _draw(table, found, scale, place)
+        pictures[table.name] = [path.name for path in table.pictures(place.out) if path.exists()]
+        (place.out / f"{table.name}.md").write_text(markdown(found, scale, pictures[table.name]))
         (place.out / f"{table.name}.tex").write_text(latex(found))
         (place.out / f"{table.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (place.out / "index.html").write_text(page(filled, scale, f"ikno reproduce --preset {scale.name}", pictures))
+    (place.out / "index.html").write_text(page(filled, scale, pictures))
 
 
-def _pictures(table: "Table", found: dict[str, Any], scale: "Scale", place: "Place") -> list[str]:
-    """Draw what the table asks for, from runs that are here, and return the files; without runs earlier ones stay."""
+def _draw(table: "Table", found: dict[str, Any], scale: "Scale", place: "Place") -> None:
+    """Draw what the table asks for, from runs that are here; without them earlier pictures stay."""
     from ikno.paper import run_of, stored
     from ikno.plots import plot_comparison, plot_curves, plot_predictions
 
+    paths = table.pictures(place.out)
     if table.picture == "curves":
-        return [p.name for p in plot_curves(found, place.out / f"{table.name}.png")]
-    if table.picture is None:
-        return []
+        plot_curves(found, paths[0])
+    if table.picture in (None, "curves"):
+        return
     results = stored(table, scale, place.out, (), place.released)
     runs = {name.partition("/")[0]: run for name, r in results.items() if (run := run_of(r, place.work)) is not None}
-    if table.picture == "errors":
-        path = place.out / f"{table.name}.png"
-        if runs:
-            plot_comparison(runs, path)
-        return [path.name] if path.exists() else []
-    names = [f"{table.name}-{row.name.lower()}.png" for row in table.rows]
-    for row, name in zip(table.rows, names, strict=True):
-        if row.name in runs:
-            plot_predictions(runs[row.name], place.out / name)
-    return [name for name in names if (place.out / name).exists()]
+    if table.picture == "errors" and runs:
+        plot_comparison(runs, paths[0])
+    if table.picture == "predictions":
+        for row, path in zip(table.rows, paths, strict=True):
+            if row.name in runs:
+                plot_predictions(runs[row.name], path)
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from ikno.paper.scales import Scale
 from ikno.paper.tables import Claim, Column, Entry, Table, entries
 
 Filled = dict[str, Any]
+SHOWN = ("name", "argument", "title", "caption", "label", "kind", "unit", "compare", "axis")
 
 
 def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) -> Filled:
@@ -31,9 +32,7 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
             cells.append(_cell(Entry(table, row, column), found))
         rows.append({"name": row.name, "cells": cells})
     filled: Filled = {
-        **{
-            key: getattr(table, key) for key in ("name", "title", "caption", "label", "kind", "unit", "compare", "axis")
-        },
+        **{key: getattr(table, key) for key in SHOWN},
         "scale": scale.name,
         "columns": [column.name for column in table.columns],
         "rows": rows,

@@ -26,7 +26,7 @@ img { max-width: 100%; background: white; }
 """
 
 
-def page(tables: Sequence[Filled], scale: Scale, command: str, pictures: Mapping[str, Sequence[str]]) -> str:
+def page(tables: Sequence[Filled], scale: Scale, pictures: Mapping[str, Sequence[str]]) -> str:
     """Return the page; ``pictures`` are files beside it, by table."""
     done = sum(t["trainings"] for t in tables)
     hours = sum(t["seconds"] for t in tables) / 3600
@@ -34,8 +34,8 @@ def page(tables: Sequence[Filled], scale: Scale, command: str, pictures: Mapping
     parts = [
         f"<h1>The tables of the paper, {escape(scale.name)} scale</h1>",
         f'<div class="box"><p>{escape(scale.about)}</p><p><b>{escape(scale.conclusion)}</b></p></div>',
-        f"<p>Made by <code>{escape(command)}</code> from {done} results; {hours:.1f} hours of training steps (a "
-        "training that several tables share counts in each).</p>",
+        f"<p>Made by <code>ikno reproduce --preset {escape(scale.name)}</code> from {done} results; {hours:.1f} hours "
+        "of training steps (a training that several tables share counts in each).</p>",
         '<p class="note">In each cell: what was measured (mean and standard deviation over seeds), below it the '
         'published number and measured / published. <span class="holds">Green</span>: best and second of a line. '
         "Point at a cell to see its cost.</p>",

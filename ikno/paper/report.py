@@ -1,5 +1,6 @@
 """Filled tables as text: Markdown and LaTeX."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ikno.comparison import markdown_table
@@ -51,8 +52,9 @@ def ranks(filled: Filled, kind: str) -> dict[tuple[int, int], int]:
     return found
 
 
-def markdown(filled: Filled, scale: Scale, command: str, pictures: list[str]) -> str:
+def markdown(filled: Filled, scale: Scale, pictures: Sequence[str] = ()) -> str:
     """Return a table for a document: measured, published and the ratio, the cost, the data, and the claims."""
+    command = f"ikno reproduce {filled['argument']} --preset {scale.name}"
     unit = f", {filled['unit']}" if filled["unit"] else ""
     text = [f"# {filled['title']}", "", f"{filled['caption']}. In the paper: `{filled['label']}`.", ""]
     text += [f"Made by `{command}`.", "", f"{scale.about} {scale.conclusion}", ""]

@@ -56,10 +56,12 @@ class Table(Settings):
     """A table or figure. Cells take the settings of the table, of their column and of their row, the later wins.
 
     ``compare``: along which axis lines compete, columns in each row or rows in each column. ``seeds`` None: those of
-    the scale. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns.
+    the scale. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns. ``name`` and
+    ``argument`` (of the command) are set when it is loaded.
     """
 
     name: str = ""
+    argument: str = ""
     title: str
     caption: str
     label: str = ""
@@ -87,6 +89,14 @@ class Table(Settings):
                 if name not in known:
                     raise ValueError(f"claim {claim.text!r} speaks of {name!r}; {suggest(name, known)}")
         return self
+
+    def pictures(self, out: Path) -> list[Path]:
+        """Return the files of its pictures in a folder, there or not."""
+        if self.picture is None:
+            return []
+        if self.picture != "predictions":
+            return [out / f"{self.name}.png"]
+        return [out / f"{self.name}-{row.name.lower().replace(' ', '-')}.png" for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -142,12 +152,18 @@ def load_table(name: str) -> Table:
         table = parse(Table, read_toml(path), str(path))
         rows = tuple(_placed(row, path.parent) for row in table.rows)
         columns = tuple(_placed(column, path.parent) for column in table.columns)
-        update = {"name": path.stem, "rows": rows, "columns": columns, "set": _placed(table, path.parent).set}
+        update = {
+            "name": path.stem,
+            "argument": name,
+            "rows": rows,
+            "columns": columns,
+            "set": _placed(table, path.parent).set,
+        }
         return table.model_copy(update=update)
     if name not in NAMES:
         raise UserError(f"{name}: no such table (one of your own is a .toml file); {suggest(name, NAMES)}")
     file = FOLDER / f"{name}.toml"
-    return parse(Table, read_toml(file), str(file)).model_copy(update={"name": name})
+    return parse(Table, read_toml(file), str(file)).model_copy(update={"name": name, "argument": name})
 
 
 def _placed(line: Any, folder: Path) -> Any:

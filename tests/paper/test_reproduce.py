@@ -125,10 +125,10 @@ def test_only_chosen_cells_are_made_and_missing_ones_are_left_open(table: Table,
     filled = fill(table, SMOKE, place.out)
     assert ["measured" in cell for cell in filled["rows"][0]["cells"]] == [False, True]
     assert filled["claims"][0]["measured"] == {"lines": 0, "holds": 0, "not": []}
-    text = markdown(filled, SMOKE, "ikno reproduce own", [])
+    text = markdown(filled, SMOKE)
     assert "| small | - |" in text
     assert "IKNO is better: published numbers: nothing to compare; here: nothing to compare." in text
-    assert "not run" in page([filled], SMOKE, "ikno reproduce own", {})
+    assert "not run" in page([filled], SMOKE, {})
 
 
 def test_an_interrupted_table_goes_on(table: Table, place: Place, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_generated_data_is_made_once_and_kept_apart_by_its_settings(place: Place
     filled = fill(table, scale, place.out)
     (described,) = filled["sets"]
     assert described["source"]["options"] == {"points": 256, "resolution": 32}
-    assert "generated (" in markdown(filled, scale, "command", [])
+    assert "generated (" in markdown(filled, scale)
     again: list[str] = []
     for result in (place.out / "cells").iterdir():
         result.unlink()
@@ -220,7 +220,7 @@ def test_costs_are_measured_once(place: Place, monkeypatch: pytest.MonkeyPatch) 
     for row, found in zip(filled["rows"], rows, strict=True):
         assert row["cells"][0]["measured"]["mean"] == pytest.approx(0.0125)
         assert row["cells"][1]["measured"]["mean"] == pytest.approx(3 * found["seconds"])  # ceil(10 / 4) steps
-    assert "Cost: seconds of training" not in markdown(filled, scale, "command", [])
+    assert "Cost: seconds of training" not in markdown(filled, scale)
 
 
 def test_damaged_results_are_told(table: Table, place: Place) -> None:
@@ -244,7 +244,16 @@ def filled_by_hand(measured: list[list[float | None]], compare: str = "columns")
             cells.append(cell)
         rows.append({"name": name, "cells": cells})
     return {
-        **{"name": "t", "title": "T", "caption": "C & D", "label": "l", "kind": "errors", "unit": "%", "axis": ""},
+        **{
+            "name": "t",
+            "argument": "t",
+            "title": "T",
+            "caption": "C & D",
+            "label": "l",
+            "kind": "errors",
+            "unit": "%",
+            "axis": "",
+        },
         **{"compare": compare, "scale": "smoke", "columns": ["a", "b", "c_d"], "rows": rows, "sets": [], "claims": []},
         **{"machines": [], "seconds": 0.0, "trainings": 0},
     }
@@ -255,7 +264,7 @@ def test_best_and_second_are_found_along_the_right_axis() -> None:
     assert ranks(filled_by_hand(numbers), "measured") == {(0, 1): 0, (0, 2): 1}  # one number alone is no contest
     assert ranks(filled_by_hand(numbers), "published") == {(0, 0): 0, (0, 1): 1, (1, 0): 0, (1, 1): 1}
     assert ranks(filled_by_hand(numbers, "rows"), "measured") == {(1, 0): 0, (0, 0): 1}
-    text = markdown(filled_by_hand(numbers), SMOKE, "command", ["p.png"])
+    text = markdown(filled_by_hand(numbers), SMOKE, ["p.png"])
     assert "| r | 3.00 | **1.00** | *2.00* |" in text
     assert "| s | 1.00 | - | diverged |" in text
     assert "| r | **1.00 (x 3.00)** | *2.00 (x 0.50)* | 4.00 (x 0.50) |" in text
@@ -285,7 +294,7 @@ def test_claims_are_judged_line_by_line(table: Table, place: Place) -> None:
 def test_names_in_the_page_are_escaped() -> None:
     filled = filled_by_hand([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     filled["title"] = "<b>"
-    text = page([filled], SMOKE, "ikno <x>", {"t": ["a b.png"]})
+    text = page([filled], SMOKE, {"t": ["a b.png"]})
     assert "<b>" not in text.replace("<b>Nothing may", "")
     assert "&lt;b&gt;" in text
     assert 'src="a b.png"' in text
