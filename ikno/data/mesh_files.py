@@ -101,6 +101,7 @@ class Meshio:
             _only_what_meshio_keeps(path)
             mesh = meshio.vtu.read(path)
         else:
+            _whole_stl(path)
             mesh = meshio.stl.read(path)
         mesh.points = np.asarray(mesh.points, dtype=mesh.points.dtype.newbyteorder("="))
         return mesh
@@ -141,6 +142,8 @@ class PyVista:
     def read(self, path: Path) -> Any:
         import pyvista
 
+        if path.suffix.lower() == ".stl":
+            _whole_stl(path)
         with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
             if path.suffix.lower() != ".obj":
                 return pyvista.read(path)
@@ -154,7 +157,7 @@ class PyVista:
             _numeric(mesh.point_data),
             _numeric(mesh.cell_data),
             _numeric(mesh.field_data),
-            [*np.asarray(grid.celltypes).tolist(), *np.asarray(grid.offset).tolist()],
+            [*np.asarray(grid.celltypes).tolist(), *np.asarray(grid.cells).tolist()],
             np.asarray(grid.cell_connectivity),
         )
 
@@ -206,7 +209,7 @@ def add(library: str, path: Path, given: Path, result: Path) -> None:
         sys.exit("the cells would be lost")
     for was, now in ((expected, after.at_points), (before.in_cells, after.in_cells), (before.others, after.others)):
         for name, array in was.items():
-            if name not in now or not _same(np.squeeze(array), np.squeeze(now[name])):
+            if name not in now or not _same(np.squeeze(array), np.squeeze(now[name]).astype(array.dtype)):
                 sys.exit(f"the array {name!r} would be lost")
 
 
@@ -226,7 +229,7 @@ def _in_space(points: np.ndarray) -> np.ndarray:
     return np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
 
 
-def _numeric(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _numeric(arrays: Any) -> dict[str, np.ndarray]:
     found = {str(k): np.asarray(a) for k, a in arrays.items()}
     return {k: a.astype(a.dtype.newbyteorder("=")) for k, a in found.items() if a.dtype.kind in "fiub"}
 
@@ -258,6 +261,18 @@ def _only_what_meshio_keeps(path: Path) -> None:
         sys.exit(f"meshio cannot keep the data set {kind[1].decode() if kind else 'without a type'}")
     if re.search(rb"^(COLOR_SCALARS|LOOKUP_TABLE\s+\S+\s+\d+\s*$)", raw, re.MULTILINE):
         sys.exit("meshio cannot read color tables")
+
+
+def _whole_stl(path: Path) -> None:
+    """Stop at stl files that were cut short, of which VTK would read a part."""
+    raw = path.read_bytes()
+    if raw.lstrip().startswith(b"solid") and b"facet" in raw[:1000]:
+        if b"endsolid" not in raw[-1000:]:
+            sys.exit("the file is cut short: no endsolid")
+        return
+    facets = int.from_bytes(raw[80:84], "little")
+    if len(raw) != 84 + 50 * facets:
+        sys.exit(f"{len(raw)} bytes, but the header says {facets} facets")
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _libraries(path: Path, result: str | None) -> list[str]:
         raise UserError(
             f"{path}: this needs {able[0]}, which is not installed; get it with: pip install 'ikno[{EXTRAS[able[0]]}]'"
         )
-    return here
+    return here[:1] if kind in VALUELESS else here  # these two are as simple for either
 
 
 def _impossible(path: Path, result: str | None) -> str:
