@@ -259,6 +259,9 @@ def _only_what_meshio_keeps(path: Path) -> None:
     kind = re.search(rb"^DATASET\s+(\w+)", raw, re.MULTILINE | re.IGNORECASE)
     if kind is None or kind[1].upper() != b"UNSTRUCTURED_GRID":
         sys.exit(f"meshio cannot keep the data set {kind[1].decode() if kind else 'without a type'}")
+    head = re.split(rb"^(?:POINT|CELL)_DATA\s", raw, maxsplit=1, flags=re.MULTILINE)[0]
+    if re.search(rb"^FIELD\s", head, re.MULTILINE):
+        sys.exit("meshio cannot read arrays of the file as a whole")
     if re.search(rb"^(COLOR_SCALARS|LOOKUP_TABLE\s+\S+\s+\d+\s*$)", raw, re.MULTILINE):
         sys.exit("meshio cannot read color tables")
 
