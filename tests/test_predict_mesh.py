@@ -1,6 +1,7 @@
 """Predictions on meshes: inputs by their names, results as more point arrays."""
 
 from pathlib import Path
+from typing import Any
 
 import meshio
 import numpy as np
@@ -47,7 +48,7 @@ def moving(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def vtu(path: Path, points: np.ndarray = POINTS, **arrays: np.ndarray) -> Path:
-    named = {name.replace("_", " "): array for name, array in arrays.items()}
+    named: dict[str, Any] = {name.replace("_", " "): array for name, array in arrays.items()}
     meshio.Mesh(points, [("triangle", TRIANGLES)], point_data=named).write(path)
     return path
 

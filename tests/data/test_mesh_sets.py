@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import meshio
 import numpy as np
@@ -21,7 +22,7 @@ def solved(path: Path, count: int, seed: int, dim: int = 2) -> np.ndarray:
     points = rng.random((count, 3))
     points[:, dim:] = 0.25
     f = points[:, 0] * (1 + seed)
-    data = {"f": f, "p": f**2, "v": points}
+    data: dict[str, Any] = {"f": f, "p": f**2, "v": points}
     meshio.Mesh(points, [("triangle", np.array([[0, 1, 2]]))], point_data=data).write(path)
     return points
 
