@@ -73,7 +73,7 @@ def main() -> None:
     if not Path(other).exists():
         ikno("data", "generate", "poisson-gauss", "--samples", "64", "--points", fine, "--seed", "1", "--out", other)
     unseen = evaluation(str(first), "--data", other, "--points", points, "--split", "all")
-    ikno("predict", str(first), other, "--out", str(out / "prediction.npz"))
+    ikno("predict", str(first), other, "--out", str(out / "prediction.npz"), "--force")
     if not Path(waves).exists():
         ikno("data", "generate", "wave-layer", "--samples", moving, "--points", points, "--out", waves)
     settings = [f"data.split={moving_split}", "data.stride=2", "data.final_snapshot=4", f"train.epochs={moving_epochs}"]

@@ -175,6 +175,10 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"device: 'gpu' is no device", "evaluate", trained, "--device", "gpu")
     ikno.refused(r"the result is an \.npz or \.nc file", "predict", trained, "small.npz", "--out", "b.txt")
     ikno.refused(r"--lead: the run is of a steady", "predict", trained, "small.npz", "--out", "b.nc", "--lead", 1)
+    for word in ("f", "f=", "=1", "f=wide"):
+        ikno.refused(r"is not an input; write name=number", "predict", trained, "small.npz", word, "--out", "b.nc")
+    ikno.refused(r"g=1\.0: the model has no such input", "predict", trained, "small.npz", "g=1", "--out", "b.nc")
+    ikno.refused(r"small\.npz: is the file that is read", "predict", trained, "small.npz", "--out", "small.npz")
     ikno.refused(r"elsewhere: no runs here; `ikno train` makes one", "runs", "elsewhere/nothing/elsewhere")
     assert ikno("train", "small.toml", "--nonsense").code == 2
     assert ikno("search", "small.toml", "--share", "2").code == 2

@@ -26,6 +26,8 @@ ONLY_IN = {
     "h5netcdf": "data/writers.py",
     "xarray": "data/files.py",
     "matplotlib": "plots/canvas.py",
+    "meshio": "data/mesh_files.py",
+    "pyvista": "data/mesh_files.py",
 }
 
 

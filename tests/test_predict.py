@@ -168,6 +168,35 @@ def test_a_time_between_the_snapshots_and_a_file_over_its_own_input(moving: Run,
     with pytest.raises(UserError, match="is the file that is read; choose another"):
         predict_file(moving, tmp_path / "in.nc", tmp_path / "in.nc")
     assert (tmp_path / "in.nc").read_bytes() == before
+    (tmp_path / "link.nc").symlink_to(tmp_path / "in.nc")
+    with pytest.raises(UserError, match="is the file that is read; choose another"):
+        predict_file(moving, tmp_path / "in.nc", tmp_path / "link.nc")
+
+
+def test_a_result_is_replaced_only_if_forced(steady: Run, tmp_path: Path) -> None:
+    file, out = npz(tmp_path / "in.npz", x=CLOUD, c=C), tmp_path / "out.npz"
+    out.write_text("mine")
+    with pytest.raises(UserError, match=r"out\.npz: exists already; choose another place with --out, or --force"):
+        predict_file(steady, file, out)
+    assert out.read_text() == "mine"
+    same(content(out if predict_file(steady, file, out, force=True) else file)["x"], CLOUD[None, None])
+
+
+def test_given_numbers(steady: Run, moving: Run, tmp_path: Path) -> None:
+    """A given number is that channel everywhere, with or without its array in the file."""
+    expected = steady.surrogate().predict(CLOUD, np.full((N, 1), 0.25, np.float32))
+    for k, arrays in enumerate(({"x": CLOUD}, {"x": CLOUD, "c": C})):
+        file = npz(tmp_path / f"in{k}.npz", **arrays)
+        made = predict_file(steady, file, tmp_path / f"out{k}.npz", given={"f": 0.25})
+        assert len(made.values) == 1  # an array that is not needed is not looked at
+        for values in made.values:
+            same(values[0], expected)
+    made = predict_file(moving, tmp_path / "in0.npz", tmp_path / "moving.npz", given={"rho": 2.0}, leads=[0.5])
+    same(made.values[0, 0], moving.surrogate().predict(CLOUD, np.full((N, 1), 2.0, np.float32), lead=0.5))
+    with pytest.raises(UserError, match=r"g=1\.0: the model has no such input; "):
+        predict_file(steady, tmp_path / "in0.npz", tmp_path / "x.npz", given={"g": 1.0})
+    with pytest.raises(UserError, match="f=nan: expected a finite number"):
+        predict_file(steady, tmp_path / "in0.npz", tmp_path / "x.npz", given={"f": np.nan})
 
 
 def test_without_leads_to_the_last_time_that_was_learned(moving: Run, tmp_path: Path) -> None:
@@ -188,7 +217,7 @@ def test_queries(moving: Run, steady: Run, tmp_path: Path) -> None:
     inputs = npz(tmp_path / "in.npz", x=CLOUDS, u=U)
     for arrays in ({"places": QUERIES}, {"queries": QUERIES.astype(np.float64), "other": CLOUD}):
         file = npz(tmp_path / "queries.npz", **arrays)
-        made = predict_file(moving, inputs, tmp_path / "out.nc", file, leads=[0.5])
+        made = predict_file(moving, inputs, tmp_path / "out.nc", file, leads=[0.5], force=True)
         surrogate = moving.surrogate()
         for i in range(S):
             same(made.values[i, 0], surrogate.predict(CLOUDS[i], U[i, 0, :, :1], QUERIES, lead=0.5))
@@ -261,7 +290,7 @@ def test_nothing_half_written(steady: Run, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
-        predict_file(steady, npz(file, x=CLOUD, c=2 * C), out)
+        predict_file(steady, npz(file, x=CLOUD, c=2 * C), out, force=True)
     assert out.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", out.name]
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Commands about data sets: list, info, generate, download, plot."""
+"""Commands about data sets: list, info, generate, import, download, plot."""
 
 import json
 import os
@@ -139,6 +139,27 @@ def generate(
         print(f"shard {shard} of {path} is done; the file appears when all shards are")
     else:
         print(f"{made}: {samples} samples, label: {job.label()}")
+
+
+@data.command("import")
+def import_folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Solved meshes, one file per sample.")],
+    targets: Annotated[str, typer.Option(help="Point arrays to predict, separated by commas.")],
+    out: Annotated[Path, typer.Option(help="The set, an .h5 file; its card (.toml) is put beside it.")],
+    inputs: Annotated[str, typer.Option(help="Point arrays to predict from, separated by commas.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace --out and its card if they exist.")] = False,
+) -> None:
+    """Make a training set of a folder of solved meshes (.vtu, .vtp, .vtk, .msh) or tables (.csv, .npz)."""
+    from ikno.data.mesh_sets import import_meshes
+
+    given, wanted = ([w.strip() for w in text.split(",") if w.strip()] for text in (inputs, targets))
+    with _progress() as bar:
+        task = bar.add_task(folder.name, total=None)
+        card = import_meshes(folder, given, wanted, out, force, lambda d, n: bar.update(task, completed=d, total=n))
+    print(
+        f"{card.file}: {', '.join(card.variables)} from {', '.join(card.conditions) or 'the points'}, {card.dim} axes"
+    )
+    print(f"Next: ikno data info {out.with_suffix('.toml')}   ikno train {out.with_suffix('.toml')}")
 
 
 @data.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ikno.cli.options import STOPPED, Device, Json, Target, first_process, target, training_bar
+from ikno.cli.options import STOPPED, Device, Json, Target, first_process, parse_numbers, target, training_bar
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
@@ -191,20 +191,32 @@ def _number(value: float | dict[str, float], metric: str) -> str:
 
 def predict(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Points and inputs: .npz, or .nc as released.")],
-    out: Annotated[Path, typer.Option(help="The result: .npz, or .nc in the released layout.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Points and inputs: .npz, .nc as released, .csv, or a mesh (.vtu, .vtp, .vtk, .msh, .stl, .obj).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The result: .npz or .nc; of a mesh a copy with the predictions in it.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Inputs as one number for all points, for instance Mach=0.82."),
+    ] = None,
     queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
     time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
     lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the result of the last.")] = 1,
     which: Which = "best",
     device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
 ) -> None:
     """Predict at any points and times, from the inputs in a file."""
     from ikno.evaluation import predict_file
     from ikno.runs import Run
 
-    made = predict_file(Run.open(run), file, out, queries, time, lead or [], steps, which, device)
+    numbers = parse_numbers(given or [])
+    made = predict_file(Run.open(run), file, out, queries, time, lead or [], steps, which, device, numbers, force)
     samples, leads, points, _ = made.values.shape
     when = f", {leads} lead{'s' if leads > 1 else ''}" if made.leads else ""
     print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")

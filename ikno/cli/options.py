@@ -44,6 +44,20 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
     return values
 
 
+def parse_numbers(items: list[str]) -> dict[str, float]:
+    """Return ``name=number`` strings as a dictionary."""
+    values = {}
+    for item in items:
+        name, separator, text = item.rpartition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            separator = ""
+        if not separator or not name:
+            raise UserError(f"{item!r} is not an input; write name=number, for instance Mach=0.82")
+    return values
+
+
 def target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:
     """Return the name, if the first word is one, and the settings that follow."""
     words = list(what or [])

@@ -277,7 +277,7 @@ class _Arrays:
 
 
 class _Groups:
-    """The aircraft's layout: one group per sample with 1-D arrays and scalar attributes."""
+    """The aircraft's layout: one group per sample with 1-D arrays and scalar attributes; samples differ in size."""
 
     shared = False
 
@@ -293,12 +293,12 @@ class _Groups:
 
     def read(self, sample: int) -> Trajectory:
         group = self.file[self.names[sample]]
-        axes = [f"Coordinate{a}" for a in "XYZ"]
+        axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
         count = len(self._column(group, axes[0], None))
         points = np.stack([self._column(group, a, count) for a in axes], 1)
         values = np.stack([self._column(group, v, count) for v in self.card.variables], 1)
-        conditions = np.stack([self._column(group, c, count) for c in self.card.conditions], 1)
-        return _trajectory(points, values[None], conditions[None])
+        columns = [self._column(group, c, count) for c in self.card.conditions]
+        return _trajectory(points, values[None], np.stack(columns, 1)[None] if columns else None)
 
     def _column(self, group: Any, name: str, count: int | None) -> Float[np.ndarray, "points"]:
         if name in group:

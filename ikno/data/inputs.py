@@ -1,11 +1,13 @@
 """Inputs without solutions: what a surrogate is asked to predict from."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
+from ikno.config import suggest
 from ikno.data.catalog import Card
 from ikno.data.files import read_netcdf, read_npz
 from ikno.errors import UserError
@@ -13,19 +15,23 @@ from ikno.errors import UserError
 Sample = tuple[Float32[np.ndarray, "points dim"], Float32[np.ndarray, "points channels"]]
 
 
-def read_inputs(path: Path, card: Card, time: float | None = None) -> list[Sample]:
+def read_inputs(
+    path: Path, card: Card, time: float | None = None, given: Mapping[str, float] | None = None
+) -> list[Sample]:
     """Return points and input channels of each sample in a file (.npz or .nc), under the names of the card's arrays.
 
     The points are [points, dim] for all samples, or [samples, points, dim]. Problems in time need u at the start,
     [points, variables] or [samples, points, variables] or all snapshots, of which that at ``time`` is taken (the first
     by default); so do conditions that change in time. Conditions may be one number each per sample. Axes of length one
-    that the released layout has are accepted.
+    that the released layout has are accepted. A given number takes the place of the channel of its name, at all
+    points of all samples; an array of which all channels are given is not needed.
     """
-    names = card.arrays
+    names, given = card.arrays, given or {}
+    check_given(given, input_names(card))
     wanted = {"points": names.points}
-    if not card.steady:
+    if not card.steady and not set(card.active) <= given.keys():
         wanted["values"] = names.values
-    if card.conditions:
+    if not set(card.conditions) <= given.keys():
         wanted["conditions"] = names.conditions or "c"
     found = read_npz(path) if path.suffix == ".npz" else read_netcdf(path, list(wanted.values()))
     for name in wanted.values():
@@ -37,12 +43,14 @@ def read_inputs(path: Path, card: Card, time: float | None = None) -> list[Sampl
     count = points.shape[1]
     channels = []
     snapshot = None if time is None else _snapshot(card, time)
-    if not card.steady:
+    if "values" in wanted:
         values = _samples(
             path, wanted["values"], found[wanted["values"]], len(card.variables), card.snapshots, snapshot
         )
         channels.append(values[..., [card.variables.index(v) for v in card.active]])
-    if card.conditions:
+    elif not card.steady:
+        channels.append(np.zeros((1, count, len(card.active)), np.float32))
+    if "conditions" in wanted:
         name, width = wanted["conditions"], len(card.conditions)
         array = np.atleast_1d(found[name])
         # [k, width] is read as in training, one number per sample, unless only the points are as many.
@@ -50,6 +58,8 @@ def read_inputs(path: Path, card: Card, time: float | None = None) -> list[Sampl
         if array.ndim <= 2 and array.shape[-1] == width and (array.shape[0] != count or count in several):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
         channels.append(_samples(path, name, array, width, card.snapshots, snapshot))
+    else:
+        channels.append(np.zeros((1, count, len(card.conditions)), np.float32))
     sizes = {len(a) for a in (points, *channels)} - {1}
     if len(sizes) > 1:
         raise UserError(f"{path}: the arrays have different numbers of samples: {', '.join(map(str, sorted(sizes)))}")
@@ -59,9 +69,26 @@ def read_inputs(path: Path, card: Card, time: float | None = None) -> list[Sampl
     samples = []
     for i in range(max(sizes, default=1)):
         own = [a[i if len(a) > 1 else 0] for a in channels]
-        inputs = np.concatenate(own, 1) if own else np.zeros((count, 0), np.float32)
+        inputs = np.concatenate(own, 1)
+        for k, name in enumerate(input_names(card)):
+            inputs[:, k] = given.get(name, inputs[:, k])
         samples.append((points[i if len(points) > 1 else 0], inputs))
     return samples
+
+
+def input_names(card: Card) -> tuple[str, ...]:
+    """Return the names of the input channels: u(t) of problems in time, then the conditions."""
+    return card.conditions if card.steady else (*card.active, *card.conditions)
+
+
+def check_given(given: Mapping[str, float], names: Sequence[str]) -> None:
+    """Raise a UserError unless all given values are finite numbers for inputs of these names."""
+    for name, value in given.items():
+        if name not in names:
+            hint = suggest(name, names) if names else "points are all it takes"
+            raise UserError(f"{name}={value}: the model has no such input; {hint}")
+        if not math.isfinite(value):
+            raise UserError(f"{name}={value}: expected a finite number")
 
 
 def _snapshot(card: Card, time: float) -> float:

@@ -1,6 +1,6 @@
 """Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +121,22 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[st
                     file.create_variable(name, names, array.dtype, data=array)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def write_groups(path: Path, samples: Iterable[Mapping[str, Float32[np.ndarray, "points"]]]) -> int:
+    """Write one group of 1-D arrays per sample, as the aircraft has them, and return their number."""
+    import h5netcdf
+
+    count = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
+            for arrays in samples:
+                group = file.create_group(f"{count:06d}")
+                group.dimensions = {"point": len(next(iter(arrays.values())))}
+                for name, array in arrays.items():
+                    group.create_variable(name, ("point",), np.float32, data=array, compression="gzip")
+                count += 1
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    return count

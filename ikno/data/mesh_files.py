@@ -1,0 +1,313 @@
+"""A program that reads one mesh file, or adds arrays to a copy of it: the only place that knows meshio and pyvista.
+
+``ikno.data.meshes`` runs it as a child process with limits on time and memory, so a hostile file harms nothing else:
+
+    mesh_files.py MEMORY read LIBRARY MESH RESULT.npz
+    mesh_files.py MEMORY add LIBRARY MESH ARRAYS.npz RESULT
+
+It ends with code 0, or with another one and the reason in its last line. Nothing of ikno is imported: the child starts
+quickly.
+"""
+
+import csv
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a mesh holds: points, numeric arrays at points and in cells, other ones, and the cells with their types."""
+
+    points: np.ndarray
+    at_points: dict[str, np.ndarray]
+    in_cells: dict[str, np.ndarray] = field(default_factory=dict)
+    others: dict[str, np.ndarray] = field(default_factory=dict)
+    types: Sequence[Any] = ()
+    connectivity: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+
+
+class Columns:
+    """csv and npz files: the columns x, y(, z), and others of the same length by name."""
+
+    def read(self, path: Path) -> Any:
+        if path.suffix.lower() == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+        if not rows:
+            sys.exit("the file has no line")
+        names, body = [name.strip() for name in rows[0]], [row for row in rows[1:] if row]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            sys.exit(f"the column {twice[0]!r} is there twice")
+        uneven = [k for k, row in enumerate(body) if len(row) != len(names)]
+        if uneven:
+            sys.exit(f"row {uneven[0] + 1} has {len(body[uneven[0]])} entries, the header {len(names)}")
+        return {name: np.array([row[k] for row in body]) for k, name in enumerate(names)}
+
+    def parts(self, mesh: Any) -> Parts:
+        axes = [a for a in AXES if a in mesh]
+        if not axes or axes != list(AXES[: len(axes)]):
+            sys.exit(f"no columns x, y(, z); the file has {', '.join(mesh)}")
+        points = np.stack([np.asarray(mesh[a], dtype=np.float64) for a in axes], 1)
+        rest = {name: _numbers(array) for name, array in mesh.items() if name not in axes}
+        return Parts(points, {k: a for k, a in rest.items() if a is not None and a.shape[:1] == points.shape[:1]})
+
+    def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        columns = {**mesh, **arrays}
+        if path.suffix.lower() == ".npz":
+            np.savez(path, **columns)
+            return
+        odd = [name for name, column in columns.items() if column.ndim != 1 or column.shape != columns["x"].shape]
+        if odd:
+            sys.exit(f"the array {odd[0]!r} is no column; name the result .npz")
+        texts = [c.tolist() if c.dtype.kind == "U" else [str(v) for v in c] for c in columns.values()]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(columns)
+            table.writerows(zip(*texts, strict=True))
+
+
+class Meshio:
+    """vtu, legacy vtk of unstructured grids, msh, and stl and obj (which hold no values, so they are only read)."""
+
+    def read(self, path: Path) -> Any:
+        import meshio
+
+        kind = path.suffix.lower()
+        if kind == ".obj":
+            with _points_and_faces(path) as name:
+                mesh = meshio.obj.read(name)
+        elif kind == ".msh":
+            mesh = meshio.gmsh.read(path)
+        elif kind == ".vtk":
+            _only_what_meshio_keeps(path)
+            mesh = meshio.vtk.read(path)
+            mesh.point_data = {unquote(k): a for k, a in mesh.point_data.items()}
+            mesh.cell_data = {unquote(k): a for k, a in mesh.cell_data.items()}
+        elif kind == ".vtu":
+            _only_what_meshio_keeps(path)
+            mesh = meshio.vtu.read(path)
+        else:
+            _whole_stl(path)
+            mesh = meshio.stl.read(path)
+        mesh.points = np.asarray(mesh.points, dtype=mesh.points.dtype.newbyteorder("="))
+        return mesh
+
+    def parts(self, mesh: Any) -> Parts:
+        if any(block.type.startswith("polyhedron") for block in mesh.cells):
+            sys.exit("meshio changes the order of polyhedra")
+        blocks = [np.asarray(block.data) for block in mesh.cells]
+        types = [block.type for block in mesh.cells for _ in range(len(block.data))]
+        in_cells = {k: np.concatenate(a) for k, a in mesh.cell_data.items() if a}
+        return Parts(
+            np.asarray(mesh.points),
+            _numeric(mesh.point_data),
+            _numeric(in_cells),
+            _numeric(mesh.field_data),
+            types,
+            np.concatenate([b.ravel() for b in blocks]) if blocks else np.zeros(0, int),
+        )
+
+    def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        import meshio
+
+        mesh.point_data.update({k: np.asarray(a) for k, a in arrays.items()})
+        kind = path.suffix.lower()
+        if kind == ".vtk":
+            mesh.point_data = {_legacy_name(k): a for k, a in mesh.point_data.items()}
+            mesh.cell_data = {_legacy_name(k): a for k, a in mesh.cell_data.items()}
+            meshio.vtk.write(path, mesh)
+        elif kind == ".msh":
+            meshio.gmsh.write(path, mesh, fmt_version="4.1" if "gmsh:dim_tags" in mesh.point_data else "2.2")
+        else:
+            meshio.vtu.write(path, mesh)
+
+
+class PyVista:
+    """All files of VTK, also surfaces (vtp), structured grids and polyhedra."""
+
+    def read(self, path: Path) -> Any:
+        import pyvista
+
+        if path.suffix.lower() == ".stl":
+            _whole_stl(path)
+        with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
+            if path.suffix.lower() != ".obj":
+                return pyvista.read(path)
+            with _points_and_faces(path) as name:
+                return pyvista.read(name)
+
+    def parts(self, mesh: Any) -> Parts:
+        grid = mesh.cast_to_unstructured_grid()
+        return Parts(
+            np.asarray(mesh.points),
+            _numeric(mesh.point_data),
+            _numeric(mesh.cell_data),
+            _numeric(mesh.field_data),
+            [*np.asarray(grid.celltypes).tolist(), *np.asarray(grid.cells).tolist()],
+            np.asarray(grid.cell_connectivity),
+        )
+
+    def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        import pyvista
+
+        kind = path.suffix.lower()
+        if kind == ".vtp" and not isinstance(mesh, pyvista.PolyData):
+            sys.exit("a .vtp file holds surfaces alone; name the result .vtu")
+        if kind == ".vtu":
+            mesh = mesh.cast_to_unstructured_grid()
+        for name, array in arrays.items():
+            mesh.point_data[name] = array
+        with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
+            mesh.save(path)
+
+
+LIBRARIES = {"numpy": Columns(), "meshio": Meshio(), "pyvista": PyVista()}
+
+
+def read(library: str, path: Path, result: Path) -> None:
+    """Write points and numeric point arrays of a mesh to an npz file: points, names, and 0, 1, ... by their order."""
+    parts = LIBRARIES[library].parts(LIBRARIES[library].read(path))
+    _sound(parts)
+    numbered = {str(k): array for k, array in enumerate(parts.at_points.values())}
+    np.savez(
+        result, points=parts.points.astype(np.float64), names=np.array(list(parts.at_points), dtype="U"), **numbered
+    )
+
+
+def add(library: str, path: Path, given: Path, result: Path) -> None:
+    """Write the mesh with more point arrays, and make sure that everything else is as it was."""
+    tool = LIBRARIES[library]
+    mesh = tool.read(path)
+    before = tool.parts(mesh)
+    _sound(before)
+    with np.load(given, allow_pickle=False) as arrays:
+        names = arrays["names"].tolist()
+        new = {name: arrays[str(k)] for k, name in enumerate(names)}
+        points = arrays["points"]
+    if not _same(points, before.points.astype(np.float64)):
+        sys.exit("the points are not those that were read before")
+    tool.write(result, mesh, new)
+    after = tool.parts(tool.read(result))
+    expected = {**before.at_points, **new}
+    if not _same(_in_space(before.points), _in_space(after.points)):
+        sys.exit("the points or their order would be lost")
+    if list(before.types) != list(after.types) or not _same(before.connectivity, after.connectivity):
+        sys.exit("the cells would be lost")
+    for was, now in ((expected, after.at_points), (before.in_cells, after.in_cells), (before.others, after.others)):
+        for name, array in was.items():
+            if name not in now or not _same(np.squeeze(array), np.squeeze(now[name]).astype(array.dtype)):
+                sys.exit(f"the array {name!r} would be lost")
+
+
+def _sound(parts: Parts) -> None:
+    if len(parts.points) == 0:
+        sys.exit("the mesh has no points")
+    ids = parts.connectivity
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
+        sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
+
+
+def _in_space(points: np.ndarray) -> np.ndarray:
+    return np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+
+
+def _numeric(arrays: Any) -> dict[str, np.ndarray]:
+    found = {str(k): np.asarray(a) for k, a in arrays.items()}
+    return {k: a.astype(a.dtype.newbyteorder("=")) for k, a in found.items() if a.dtype.kind in "fiub"}
+
+
+def _numbers(array: np.ndarray) -> np.ndarray | None:
+    """Return a column as numbers, None if it is text."""
+    if array.dtype.kind in "fiub":
+        return array
+    try:
+        return array.astype(np.float64)
+    except ValueError:
+        return None
+
+
+def _legacy_name(name: str) -> str:
+    """Return a name as legacy files have it: without spaces and signs beyond ASCII."""
+    return "".join(c if "!" <= c <= "~" and c not in '"%' else quote(c) for c in name)
+
+
+def _only_what_meshio_keeps(path: Path) -> None:
+    """Stop at files of which meshio would read a part without a word."""
+    raw = path.read_bytes()
+    if path.suffix.lower() == ".vtu":
+        if len(re.findall(rb"<Piece[\s>]", raw)) > 1:
+            sys.exit("meshio cannot read several pieces")
+        return
+    kind = re.search(rb"^DATASET\s+(\w+)", raw, re.MULTILINE | re.IGNORECASE)
+    if kind is None or kind[1].upper() != b"UNSTRUCTURED_GRID":
+        sys.exit(f"meshio cannot keep the data set {kind[1].decode() if kind else 'without a type'}")
+    head = re.split(rb"^(?:POINT|CELL)_DATA\s", raw, maxsplit=1, flags=re.MULTILINE)[0]
+    if re.search(rb"^FIELD\s", head, re.MULTILINE):
+        sys.exit("meshio cannot read arrays of the file as a whole")
+    if re.search(rb"^(COLOR_SCALARS|LOOKUP_TABLE\s+\S+\s+\d+\s*$)", raw, re.MULTILINE):
+        sys.exit("meshio cannot read color tables")
+
+
+def _whole_stl(path: Path) -> None:
+    """Stop at stl files that were cut short, of which VTK would read a part."""
+    raw = path.read_bytes()
+    if raw.lstrip().startswith(b"solid") and b"facet" in raw[:1000]:
+        if b"endsolid" not in raw[-1000:]:
+            sys.exit("the file is cut short: no endsolid")
+        return
+    facets = int.from_bytes(raw[80:84], "little")
+    if len(raw) != 84 + 50 * facets:
+        sys.exit(f"{len(raw)} bytes, but the header says {facets} facets")
+
+
+@contextmanager
+def _points_and_faces(path: Path) -> Iterator[str]:
+    """Yield the name of a copy of an obj file with points and faces alone: texture and normals belong to corners."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy, points = Path(folder) / "mesh.obj", 0
+        with path.open(encoding="utf-8", errors="replace") as lines, copy.open("w", encoding="utf-8") as file:
+            for line in lines:
+                kind, *words = line.split() or [""]
+                if kind == "v":
+                    points += 1
+                    file.write(f"v {' '.join(words[:3])}\n")
+                elif kind == "f":  # negative numbers count back from the last point so far
+                    corners = [int(word.partition("/")[0]) for word in words]
+                    file.write(f"f {' '.join(str(c if c > 0 else points + 1 + c) for c in corners)}\n")
+        yield str(copy)
+
+
+def _limit(memory: int) -> None:
+    """Let the process fail, rather than the machine, if it asks for more memory or disk space than that."""
+    if not sys.platform.startswith("linux"):  # others do not keep to it, or know no such thing
+        return
+    import resource
+
+    for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, memory), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(what)
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (allowed, allowed))
+
+
+if __name__ == "__main__":
+    _limit(int(sys.argv[1]))
+    places = [Path(word) for word in sys.argv[4:]]
+    {"read": read, "add": add}[sys.argv[2]](sys.argv[3], *places)

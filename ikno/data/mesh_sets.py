@@ -1,0 +1,81 @@
+"""A folder of solved meshes becomes a training set: one group per mesh in an HDF5 file, and a card beside it."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from ikno.atomic import whole_file
+from ikno.data.catalog import Card, read_card
+from ikno.data.meshes import MESHES, Mesh, column, plane, read_mesh
+from ikno.data.writers import write_groups
+from ikno.errors import UserError
+
+SUFFIXES = (*MESHES, ".csv", ".npz")
+AXES = ("CoordinateX", "CoordinateY", "CoordinateZ")
+
+
+def import_meshes(
+    folder: Path,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    out: Path,
+    force: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Card:
+    """Write the meshes of a folder, in the order of their names, to ``out`` (.h5), and a card (.toml) beside it.
+
+    ``inputs`` and ``targets`` are point arrays that all meshes have. The set has two axes if the third coordinate of
+    the first mesh is constant, else three; the meshes may differ in their number of points.
+    """
+    if out.suffix not in (".h5", ".hdf5"):
+        raise UserError(f"{out}: the set is an .h5 file; name it so")
+    names = [*inputs, *targets]
+    if not targets:
+        raise UserError("--targets: what is to be predicted? name point arrays of the meshes")
+    odd = [n for n in names if names.count(n) > 1 or n in AXES or "/" in n or not n.strip(". ")]
+    if odd:
+        raise UserError(f"{odd[0]!r}: not a name that the set can hold, or there twice; rename the point array")
+    card = out.with_suffix(".toml")
+    for path in (out, card):
+        if path.exists() and not force:
+            raise UserError(f"{path}: exists already; choose another place with --out, or --force to replace it")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: {'is a file, expected a folder' if folder.exists() else 'no such folder'}")
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+    if not files:
+        raise UserError(f"{folder}: no meshes here; expected files with the suffix {', '.join(SUFFIXES)}")
+    first = read_mesh(files[0])
+    dim = 3 if first.points.shape[1] == 3 and np.ptp(first.points[:, 2]) > 1e-6 * np.ptp(first.points, 0).max() else 2
+
+    def samples() -> Iterator[dict[str, Float32[np.ndarray, "points"]]]:
+        for k, path in enumerate(files):
+            yield _sample(first if k == 0 else read_mesh(path), dim, names)
+            progress(k + 1, len(files))
+
+    write_groups(out, samples())
+    lines = [
+        f"# {len(files)} meshes, in the order of their names: {files[0].name} to {files[-1].name}",
+        f"name = {_text(out.stem)}",
+        f"file = {_text(out.name)}",
+        'format = "aircraft"  # one group per sample',
+        f"dim = {dim}",
+        f"variables = [{', '.join(map(_text, targets))}]",
+        f"conditions = [{', '.join(map(_text, inputs))}]",
+    ]
+    with whole_file(card) as partial:
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return read_card(card)
+
+
+def _sample(mesh: Mesh, dim: int, names: Sequence[str]) -> dict[str, Float32[np.ndarray, "points"]]:
+    points = plane(mesh, dim)
+    columns = {axis: points[:, k] for k, axis in enumerate(AXES[:dim])}
+    columns |= {name: column(mesh, name) for name in names}
+    return {name: values.astype(np.float32) for name, values in columns.items()}
+
+
+def _text(words: str) -> str:
+    return json.dumps(words, ensure_ascii=False)
