@@ -21,7 +21,7 @@ from ikno.config import parse
 from ikno.data.catalog import CATALOG
 from ikno.data.generators import GENERATORS
 from ikno.data.records import Generator, Trajectory
-from ikno.data.writers import files_of, write_data, write_groups
+from ikno.data.writers import files_of, group_of, write_data, write_groups
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]
@@ -109,7 +109,7 @@ def generate(
     shared = None if cloud is None else cloud.astype(np.float32)
     for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
         if card.format == "aircraft":
-            write_groups(path, card, names[part], lambda path: _read(path, shared), job.attributes())
+            write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), job.attributes())
         else:
             write_data(path, shared, names[part], lambda path: _read(path, shared), job.attributes())
     shutil.rmtree(parts)

@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from ikno.atomic import whole_file
 from ikno.data.catalog import Card, read_card
 from ikno.data.meshes import MESHES, Mesh, column, plane, read_mesh
-from ikno.data.writers import write_groups
+from ikno.data.writers import Group, write_groups
 from ikno.errors import UserError
 
 SUFFIXES = (*MESHES, ".csv", ".npz")
@@ -50,12 +50,12 @@ def import_meshes(
     first = read_mesh(files[0])
     dim = 3 if first.points.shape[1] == 3 and np.ptp(first.points[:, 2]) > 1e-6 * np.ptp(first.points, 0).max() else 2
 
-    def samples() -> Iterator[dict[str, Float32[np.ndarray, "points"]]]:
+    def samples() -> Iterator[Group]:
         for k, path in enumerate(files):
-            yield _sample(first if k == 0 else read_mesh(path), dim, names)
+            yield _sample(first if k == 0 else read_mesh(path), dim, names), {}
             progress(k + 1, len(files))
 
-    write_groups(out, samples())
+    write_groups(out, samples(), {})
     lines = [
         f"# {len(files)} meshes, in the order of their names: {files[0].name} to {files[-1].name}",
         f"name = {_text(out.stem)}",

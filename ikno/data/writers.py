@@ -1,6 +1,6 @@
 """Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from ikno.atomic import whole_file
 from ikno.data.catalog import NORMALS, Card
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
+
+Group = tuple[Mapping[str, Float32[np.ndarray, "points"]], Mapping[str, float]]
 
 
 def files_of(card: Card, path: Path, samples: int) -> dict[Path, slice]:
@@ -25,31 +27,42 @@ def files_of(card: Card, path: Path, samples: int) -> dict[Path, slice]:
     return {path: slice(0, first), path.with_name(f"{card.second}{path.suffix}"): slice(first, samples)}
 
 
-def write_groups(
-    path: Path, card: Card, samples: Sequence[Path], read: Callable[[Path], Trajectory], attributes: Mapping[str, str]
-) -> None:
-    """Write samples in the aircraft's layout (HDF5), one group each; the file appears only when it is complete.
+def group_of(card: Card, made: Trajectory) -> Group:
+    """Return a sample as the aircraft's file has it: arrays for coordinates, normals, variables and areas (Surface).
 
-    Arrays for coordinates, normals, variables and areas (Surface); the other conditions hold for all points and are
-    attributes of the group. Not with h5netcdf, whose attributes are arrays of one number.
+    The other conditions hold for all points and are numbers.
+    """
+    assert made.conditions is not None
+    columns = {f"Coordinate{axis}": made.points[:, k] for k, axis in enumerate("XYZ")}
+    columns |= {v: made.values[0, :, k] for k, v in enumerate(card.variables)}
+    known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
+    columns |= {n: known.pop(n) for n in NORMALS}
+    if made.areas is not None:
+        columns["Surface"] = made.areas
+    return columns, {k: float(values[0]) for k, values in known.items()}
+
+
+def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> int:
+    """Write one group of 1-D arrays and numbers (attributes) per sample, as HDF5, and return how many.
+
+    The file appears only when it is complete. Not with h5netcdf, whose attributes are arrays of one number.
     """
     import h5py
 
-    with whole_file(path) as partial, h5py.File(partial, "w") as file:
-        file.attrs.update(attributes)
-        for i, name in enumerate(samples):
-            made = read(name)
-            assert made.conditions is not None
-            columns = {f"Coordinate{axis}": made.points[:, k] for k, axis in enumerate("XYZ")}
-            columns |= {v: made.values[0, :, k] for k, v in enumerate(card.variables)}
-            known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
-            columns |= {n: known.pop(n) for n in NORMALS}
-            if made.areas is not None:
-                columns["Surface"] = made.areas
-            group = file.create_group(f"sample_{i}")
-            for column, values in columns.items():
-                group.create_dataset(column, data=values)
-            group.attrs.update({k: float(values[0]) for k, values in known.items()})
+    count = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial, h5py.File(partial, "w") as file:
+            file.attrs.update(attributes)
+            for columns, numbers in samples:
+                group = file.create_group(f"{count:06d}")
+                for name, values in columns.items():
+                    group.create_dataset(name, data=values)
+                group.attrs.update(numbers)
+                count += 1
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    return count
 
 
 def write_data(
@@ -121,22 +134,3 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[st
                     file.create_variable(name, names, array.dtype, data=array)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-
-def write_groups(path: Path, samples: Iterable[Mapping[str, Float32[np.ndarray, "points"]]]) -> int:
-    """Write one group of 1-D arrays per sample, as the aircraft has them, and return their number."""
-    import h5netcdf
-
-    count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
-            for arrays in samples:
-                group = file.create_group(f"{count:06d}")
-                group.dimensions = {"point": len(next(iter(arrays.values())))}
-                for name, array in arrays.items():
-                    group.create_variable(name, ("point",), np.float32, data=array, compression="gzip")
-                count += 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-    return count
