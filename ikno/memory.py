@@ -18,7 +18,7 @@ def reused_memory() -> Iterator[None]:
 
     By default the C library asks the kernel for each block above 32 MB, returns it at once, and gives back free memory
     in between; every page is then cleared again at its first use. A training step allocates the same blocks over and
-    over: this takes 7 to 35 % of its time on a processor (``benchmarks.memory``). The price is a somewhat higher peak.
+    over: this takes 4 to 48 % of its time on a processor (``benchmarks.memory``). The price is a somewhat higher peak.
     Elsewhere than with the GNU C library nothing is changed.
     """
     if platform.libc_ver()[0] != "glibc":
