@@ -35,7 +35,7 @@ def test_blocks_are_used_again_and_given_back() -> None:
         during = resident("VmRSS")
         del held
     assert usual > 10_000
-    assert kept < usual / 2
+    assert kept < usual / 2  # usually none at all, but the heap may still grow once or twice
     assert resident("VmRSS") < during - 50
 
 

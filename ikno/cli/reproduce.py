@@ -28,6 +28,7 @@ def reproduce(
     ] = None,
     work: Annotated[Path | None, typer.Option(help="Folder of data and runs (default: work in --out).")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of released files; what is not there is generated.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
     report_only: Annotated[
         bool, typer.Option("--report", help="Train nothing: write the report of what is there.")
     ] = False,
@@ -46,7 +47,7 @@ def reproduce(
     scale = load_scale(preset)
     chosen = [load_table(name) for name in tables or NAMES]
     folder = out or Path("reproduction") / preset
-    place = Place(folder, work or folder / "work", data)
+    place = Place(folder, work or folder / "work", data, device)
     if show_list:
         _list(chosen, scale, place, as_json)
         return
@@ -126,7 +127,7 @@ def _draw(table: "Table", found: dict[str, Any], scale: "Scale", place: "Place")
         plot_curves(found, paths[0])
     if table.picture in (None, "curves"):
         return
-    results = stored(table, scale, place.out, (), place.released)
+    results = stored(table, scale, place.out, place.released)
     runs = {name.partition("/")[0]: run for name, r in results.items() if (run := run_of(r, place.work)) is not None}
     if table.picture == "errors" and runs:
         plot_comparison(runs, paths[0])

@@ -1,6 +1,6 @@
 """Comparison: several models on the same data with the same budget, each cell of the table a run that is made once."""
 
-from ikno.comparison.cells import Cell, measured
+from ikno.comparison.cells import Cell, digest_of, evaluated, measured
 from ikno.comparison.compare import Budget, Plan, Shown, compare, cost_of
 from ikno.comparison.costs import Cost, measure_costs
 from ikno.comparison.efficiency import KINDS, Shape, measure_efficiency
@@ -20,6 +20,8 @@ __all__ = [
     "compare",
     "cost_of",
     "costs_of",
+    "digest_of",
+    "evaluated",
     "markdown",
     "markdown_table",
     "measure_costs",

@@ -65,9 +65,15 @@ def measured(cell: Cell, report: Callable[[Report], None] = lambda report: None)
     begun = (cell.path / "run.json").exists()
     if begun and (found := load_evaluation(run := Run.open(cell.path))) is not None:
         return Measured(run, found)
-    run = train(cell.config, cell.path, resume=begun, report=report)
-    found = evaluate(run)
-    save_evaluation(run, found)
+    return evaluated(train(cell.config, cell.path, resume=begun, report=report))
+
+
+def evaluated(run: Run) -> Measured:
+    """Return a trained run with its evaluation, which is made and kept if it is not there yet."""
+    found = load_evaluation(run)
+    if found is None:
+        found = evaluate(run)
+        save_evaluation(run, found)
     return Measured(run, found)
 
 

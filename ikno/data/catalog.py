@@ -36,7 +36,7 @@ class Card(Settings):
     file: str | None = None
     second: str | None = None
     arrays: Arrays = Arrays()
-    format: Literal["netcdf", "npz", "csv", "aircraft"] = "netcdf"
+    format: Literal["netcdf", "npz", "csv", "groups"] = "netcdf"
     cloud: Literal["shared", "per sample"] = "per sample"
     dim: Annotated[int, Field(ge=1, le=3)] = 2
     domain: tuple[tuple[float, float], ...] | None = None
@@ -270,7 +270,7 @@ _CARDS = (
     Card(
         name="nasa-crm",
         aliases=("trainingData_NASA-CRM",),
-        format="aircraft",
+        format="groups",
         second="testData_NASA-CRM",
         dim=3,
         variables=("PressureCoefficient", "cfx", "cfy", "cfz"),

@@ -20,7 +20,7 @@ from ikno.data.catalog import Card, plain
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
-SUFFIXES = {"netcdf": (".nc", ".h5", ".hdf5"), "npz": (".npz",), "csv": ("",), "aircraft": (".h5", ".hdf5")}
+SUFFIXES = {"netcdf": (".nc", ".h5", ".hdf5"), "npz": (".npz",), "csv": ("",), "groups": (".h5", ".hdf5")}
 
 
 Array = np.ndarray | h5py.Dataset
@@ -107,7 +107,7 @@ def _open_file(path: Path, card: Card) -> Dataset:
         return Dataset(path, card, _Arrays(path, card, read_npz(path), {}), lambda: None)
     file = _hdf5(path)
     with _readable(path, file.close):
-        if card.format == "aircraft":
+        if card.format == "groups":
             return Dataset(path, card, _Groups(path, card, file), file.close)
         found = {str(name): item for name in file if isinstance(item := file[name], h5py.Dataset)}
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}

@@ -108,7 +108,7 @@ def generate(
     cloud = job.cloud()
     shared = None if cloud is None else cloud.astype(np.float32)
     for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
-        if card.format == "aircraft":
+        if card.format == "groups":
             write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), job.attributes())
         else:
             write_data(path, shared, names[part], lambda path: _read(path, shared), job.attributes())

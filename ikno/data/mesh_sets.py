@@ -60,7 +60,7 @@ def import_meshes(
         f"# {len(files)} meshes, in the order of their names: {files[0].name} to {files[-1].name}",
         f"name = {_text(out.stem)}",
         f"file = {_text(out.name)}",
-        'format = "aircraft"  # one group per sample',
+        'format = "groups"',
         f"dim = {dim}",
         f"variables = [{', '.join(map(_text, targets))}]",
         f"conditions = [{', '.join(map(_text, inputs))}]",

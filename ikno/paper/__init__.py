@@ -3,7 +3,7 @@
 from ikno.paper.filled import fill, stored
 from ikno.paper.page import page
 from ikno.paper.report import latex, markdown
-from ikno.paper.results import Place, Shown, reproduce, run_of
+from ikno.paper.results import Place, reproduce, run_of
 from ikno.paper.scales import Scale, load_scale
 from ikno.paper.tables import NAMES, Table, entries, load_table
 
@@ -11,7 +11,6 @@ __all__ = [
     "NAMES",
     "Place",
     "Scale",
-    "Shown",
     "Table",
     "entries",
     "fill",

@@ -17,10 +17,10 @@ SHOWN = ("name", "argument", "title", "caption", "label", "kind", "unit", "compa
 
 
 def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) -> Filled:
-    """Return a table with all results that are stored in ``out``, as plain values; nothing is trained or read else.
+    """Return a table with the results that are stored in ``out``, as plain values; nothing is trained.
 
-    Numbers are in the unit of the table. A cell without result has no ``measured``; ``value`` is infinite where a
-    training failed to give numbers, which is written as null.
+    Numbers are in the unit of the table. A cell without result has no ``measured``; the mean is None where a training
+    did not give finite numbers.
     """
     results: list[dict[str, Any]] = []
     rows = []
@@ -45,10 +45,10 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
     return filled
 
 
-def stored(table: Table, scale: Scale, out: Path, cells: Sequence[str], released: Path | None) -> dict[str, Any]:
+def stored(table: Table, scale: Scale, out: Path, released: Path | None = None) -> dict[str, Any]:
     """Return the results of a table by the names of its cells, that of the first seed; those that exist."""
     found = {}
-    for entry in entries(table, cells):
+    for entry in entries(table):
         results = _results(entry, scale, out, released)
         if results:
             found[entry.name] = results[0]

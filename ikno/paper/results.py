@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from ikno.comparison import Cell, Shape, measure_efficiency, measured
+from ikno.comparison import Cell, Shape, Shown, evaluated, measure_efficiency, measured
 from ikno.config import Config
 from ikno.data.generate import Job, generate
 from ikno.data.library import file_name
 from ikno.data.problem import open_problem
+from ikno.device import find_device
 from ikno.errors import UserError
-from ikno.evaluation import as_json, evaluate, load_evaluation, save_evaluation
-from ikno.paper.scales import Scale, Source, config_of, digest_of, key_of, searched, source_of
+from ikno.evaluation import as_json
+from ikno.paper.scales import Scale, Source, config_of, fingerprint, key_of, searched, source_of
 from ikno.paper.tables import Entry, Table, entries
 from ikno.runs import BusyError, Run, write_atomic
 from ikno.training import Report, complete, search
@@ -29,28 +30,18 @@ from ikno.training import Report, complete, search
 
 @dataclass(frozen=True)
 class Place:
-    """Folders: of results (small, to be kept), of data and runs (large), of files that others released."""
+    """Folders: of results (small, to be kept), of data and runs (large), of files that others released; the device."""
 
     out: Path
     work: Path
     released: Path | None = None
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a display may show: which cell it is, out of how many, and the report of its training."""
-
-    number: int
-    count: int
-    label: str
-    report: Report
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
 class Wanted:
     """One training that a table needs: a cell with one seed."""
 
-    entry: Entry
     scale: Scale
     source: Source
     settings: dict[str, Any]
@@ -60,8 +51,8 @@ class Wanted:
     def key(self) -> str:
         return key_of(self.config(self.source.card.name), self.scale, self.source)
 
-    def config(self, name: str) -> Config:
-        return config_of(self.source.card, self.scale, self.settings, self.seed, name)
+    def config(self, name: str, device: str = "cpu") -> Config:
+        return config_of(self.source.card, self.scale, {**self.settings, "device": device}, self.seed, name)
 
     @property
     def file(self) -> str:
@@ -76,7 +67,7 @@ def wanted(entry: Entry, scale: Scale, released: Path | None) -> list[Wanted]:
         raise UserError(f"{entry.table.name}: {entry.name}: the table does not say which set it is for")
     source = source_of(entry.set, scale, released)
     seeds = min(entry.table.seeds or scale.seeds, scale.most_seeds)
-    return [Wanted(entry, scale, source, entry.settings, seed) for seed in range(seeds)]
+    return [Wanted(scale, source, entry.settings, seed) for seed in range(seeds)]
 
 
 def result_of(one: Wanted, out: Path) -> dict[str, Any] | None:
@@ -109,10 +100,12 @@ def reproduce(
     """
     jobs: dict[str, Wanted] = {}
     without: dict[str, int] = {}  # cells that have no data, by the reason
+    measures = False
     for table in tables:
         chosen = list(entries(table, cells))
         if table.kind == "costs":
             if chosen:
+                measures = True
                 _measure(table, scale, place, say)
             continue
         for entry in chosen:
@@ -121,6 +114,8 @@ def reproduce(
                     jobs.setdefault(one.file, one)
             except UserError as error:
                 without[str(error)] = without.get(str(error), 0) + 1
+    if cells and not jobs and not without and not measures:
+        raise UserError(f"cells: {', '.join(cells)} fits none of the tables; write ROW/COLUMN as their rows are named")
     for reason, count in without.items():
         say(f"{reason} ({count} cells)")
     missing = sum(without.values())
@@ -149,7 +144,7 @@ def make(
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Return the result of one training: all that is known of it as plain values."""
-    config = one.config(data_name(one.source, place.work, say))
+    config = one.config(data_name(one.source, place.work, say), place.device)
     problem = open_problem(config.data, config.seed)
     cell = Cell(complete(config, problem), problem.digest(), place.work / "runs" / one.source.card.name)
     speed: list[float] = []
@@ -159,16 +154,11 @@ def make(
         report(found)
 
     if searched(config, one.scale):
-        run = search(config, cell.path, report=lambda factor, found: noted(found)).run
-        found = load_evaluation(run)
-        if found is None:
-            found = evaluate(run)
-            save_evaluation(run, found)
+        done = evaluated(search(config, cell.path, report=lambda factor, found: noted(found)).run)
     else:
         done = measured(cell, noted)
-        run, found = done.run, done.evaluation
+    run, found = done.run, done.evaluation
     best = found["best"]["strategy"]
-    steps = max((r["step"] for r in run.log()), default=0)
     return {
         "set": found["benchmark"],
         "scale": one.scale.name,
@@ -186,8 +176,8 @@ def make(
         "samples": [len(s) for s in (problem.train, problem.validation, problem.test)],
         "points": found["points"],
         "epochs": run.config.train.epochs,
-        "steps": steps,
-        "seconds": steps * speed[0] if speed else None,
+        "steps": done.steps,
+        "seconds": done.steps * speed[0] if speed else None,
         "run": str(run.path.relative_to(place.work)),
         "machine": _machine(config.device),
     }
@@ -198,7 +188,7 @@ def data_name(source: Source, work: Path, say: Callable[[str], None] = lambda te
     card = source.card
     if source.file is not None:
         return source.name if card.file is not None else str(source.file)
-    folder = work / "data" / digest_of(source.described())[:8]
+    folder = work / "data" / fingerprint(source.described())[:8]
     path = folder / file_name(card)
     with _alone(folder):
         if not path.exists():
@@ -217,7 +207,7 @@ def run_of(result: dict[str, Any], work: Path) -> Run | None:
 def costs_file(table: Table, scale: Scale) -> str:
     """Return the name of the result of a table of costs."""
     models = [row.settings["model"] for row in table.rows]
-    return f"{table.name}-{digest_of([scale.efficiency.model_dump(), models])[:12]}.json"
+    return f"{table.name}-{fingerprint([scale.efficiency.model_dump(), models])[:12]}.json"
 
 
 def _measure(table: Table, scale: Scale, place: Place, say: Callable[[str], None]) -> None:
@@ -225,7 +215,7 @@ def _measure(table: Table, scale: Scale, place: Place, say: Callable[[str], None
     file, sizes = costs_file(table, scale), scale.efficiency
     if load_result(place.out, file) is not None:
         return
-    shape = Shape(points=sizes.points, batch=sizes.batch, grid=sizes.grid)
+    shape = Shape(points=sizes.points, batch=sizes.batch, grid=sizes.grid, device=place.device)
     models = [row.settings["model"] for row in table.rows]
     rows = measure_efficiency(models, shape, sizes.repeats, sizes.preset or scale.name, say=say)
     for row in rows:
@@ -236,9 +226,9 @@ def _measure(table: Table, scale: Scale, place: Place, say: Callable[[str], None
 
 def _machine(device: str) -> dict[str, Any]:
     """Return where and with what a result was made."""
-    packages = {name: version(name) for name in ("ikno", "torch", "numpy")}
+    packages, found = {name: version(name) for name in ("ikno", "torch", "numpy")}, find_device(device)
     return {
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "device": torch.cuda.get_device_name(found) if found.type == "cuda" else found.type,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **packages,

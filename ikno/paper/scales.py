@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from ikno.config import MOVABLE, PRESETS, Config, Settings, flattened, make_config, parse, read_toml, suggest
+from ikno.comparison import digest_of
+from ikno.config import PRESETS, Config, Settings, make_config, parse, read_toml, suggest
 from ikno.data.catalog import Card, find_card
 from ikno.data.files import find_file
 from ikno.errors import UserError
@@ -83,7 +84,7 @@ class Source:
         if self.file is None:
             return {"generated": self.card.name, "options": self.options, "samples": self.samples, "seed": 0}
         card = self.card.model_dump(mode="json", exclude={"file"})
-        return {"file": self.file.name, "card": digest_of(card)[:12]}
+        return {"file": self.file.name, "card": fingerprint(card)[:12]}
 
     @property
     def size(self) -> int | None:
@@ -148,10 +149,9 @@ def key_of(config: Config, scale: Scale, source: Source) -> str:
     model = complete_model(config.model, config.preset, source.card.grid)
     epochs = config.train.epochs or source.card.epochs
     whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})
-    settings = {k: v for k, v in sorted(flattened(whole.model_dump(mode="json")).items()) if k not in MOVABLE}
-    return digest_of([settings, source.described(), searched(config, scale)])
+    return digest_of(whole, fingerprint([source.described(), searched(config, scale)]))
 
 
-def digest_of(values: Any) -> str:
+def fingerprint(values: Any) -> str:
     """Return a digest of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

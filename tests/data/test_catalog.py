@@ -116,7 +116,7 @@ def test_chunks_pool_the_velocity() -> None:
 
 def test_the_aircraft() -> None:
     card = find_card("NASA-CRM")
-    assert card.format == "aircraft"
+    assert card.format == "groups"
     assert card.dim == 3
     assert card.metric == "normalized MSE and MAE"
     assert card.active == ("PressureCoefficient", "cfx", "cfy", "cfz")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ikno.config import PRESETS
-from ikno.paper import NAMES, fill, latex, load_scale, load_table, markdown, page
+from ikno.paper import NAMES, fill, latex, load_scale, load_table, markdown
 
 ROOT = Path(__file__).parents[2]
 OWN = {"real": str(Path("examples") / "tables" / "real.toml")}
@@ -31,4 +31,3 @@ def test_every_stored_result_is_in_a_table(folder: Path, monkeypatch: pytest.Mon
     scale = load_scale(folder.name)
     used = sum(fill(load_table(name), scale, folder)["trainings"] for name in names)
     assert used >= len([p for p in (folder / "cells").glob("*.json") if "seed" in p.name])
-    assert "not run" in page([fill(load_table("steady"), scale, folder / "empty")], scale, {})

@@ -107,7 +107,7 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert cells[0]["ratio"] == pytest.approx(cells[0]["measured"]["mean"] / 1.5)
     assert cells[1]["published"] is None
     assert filled["trainings"] == 4
-    assert stored(table, SMOKE, place.out, (), None).keys() == {"small/IKNO", "small/FNO"}
+    assert stored(table, SMOKE, place.out).keys() == {"small/IKNO", "small/FNO"}
 
 
 def test_results_stay_without_their_data_and_go_with_another_version_of_it(table: Table, place: Place) -> None:
@@ -177,7 +177,7 @@ def test_trainings_that_fail_are_told_and_the_others_go_on(table: Table, place: 
 def test_published_settings_search_for_the_kernel_scales(table: Table, place: Place) -> None:
     scale = SMOKE.model_copy(update={"search": True, "most_seeds": 1})
     assert reproduce([table], scale, place) == 0
-    found = stored(table, scale, place.out, (), None)
+    found = stored(table, scale, place.out)
     assert found["small/IKNO"]["run"].rpartition("/")[2].startswith("scale-")
     folder = place.work / Path(found["small/IKNO"]["run"]).parent
     assert sorted(p.name for p in folder.iterdir()) == ["scale-1", "scale-2", "scale-4", "search.json"]
@@ -208,7 +208,8 @@ def test_costs_are_measured_once(place: Place, monkeypatch: pytest.MonkeyPatch) 
     sizes = SMOKE.efficiency.model_copy(update={"points": 32, "grid": 4, "samples": 10, "batch": 4})
     scale = SMOKE.model_copy(update={"efficiency": sizes})
     table = load_table("efficiency")
-    assert reproduce([table], scale, place, ["no row"]) == 0
+    with pytest.raises(UserError, match="cells: no row, x fits none of the tables"):
+        reproduce([table], scale, place, ["no row", "x"])
     assert not (place.out / "cells").exists()
     assert reproduce([table], scale, place) == 0
     (file,) = (place.out / "cells").iterdir()

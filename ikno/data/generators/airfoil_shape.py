@@ -13,7 +13,8 @@ from scipy.spatial import KDTree
 Curve = Callable[[np.ndarray], Any]
 
 # Heights in millionths of the chord at x = (1 - cos(pi k / 64)) / 2, k = 0 to 64. Source: P. H. Cook, M. A. McDonald
-# and M. C. P. Firmin, Aerofoil RAE 2822, AGARD AR-138 (1979), as in the UIUC airfoil coordinates database.
+# and M. C. P. Firmin, Aerofoil RAE 2822, AGARD AR-138 (1979), by two public copies of
+# the coordinates that agree; the report itself was not at hand.
 RAE_UPPER = (
     *(0, 3165, 6306, 9416, 12480, 15489, 18441, 21348, 24219, 27062, 29874, 32644, 35360, 38011, 40585, 43071),
     *(45457, 47729, 49874, 51885, 53753, 55470, 57026, 58414, 59629, 60660, 61497, 62133, 62562, 62779, 62774, 62530),
