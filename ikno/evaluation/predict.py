@@ -11,7 +11,8 @@ from ikno.data.files import read_npz
 from ikno.data.inputs import read_inputs
 from ikno.data.writers import write_arrays
 from ikno.errors import UserError
-from ikno.runs import Run
+from ikno.runs import Run, surrogate_of
+from ikno.surrogate import Band
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,13 @@ class Predicted:
     values: Float[np.ndarray, "samples leads queries variables"]
     leads: tuple[float, ...]
     variables: tuple[str, ...]
+    spread: Float[np.ndarray, "samples leads queries variables"] | None = None
+    lower: Float[np.ndarray, "samples leads queries variables"] | None = None
+    upper: Float[np.ndarray, "samples leads queries variables"] | None = None
 
 
 def predict_file(
-    run: Run,
+    runs: Run | Sequence[Run],
     file: Path,
     out: Path,
     queries: Path | None = None,
@@ -34,12 +38,14 @@ def predict_file(
     steps: int = 1,
     which: str = "best",
     device: str | None = None,
+    intervals: Band | None = None,
 ) -> Predicted:
     """Predict from the inputs in a file and write ``out`` (.npz, or .nc as released): x, u and the leads.
 
     ``queries``: an npz file whose one array (or the one named ``queries``) is where to predict, by default the points
     themselves. Without leads problems in time are predicted to the last time that was learned. Each lead is reached in
-    ``steps`` equal steps.
+    ``steps`` equal steps. Of several runs u is the mean, and their spread is written too; ``intervals`` adds the lower
+    and upper ends of calibrated intervals.
     """
     if out.suffix not in (".npz", ".nc"):
         raise UserError(f"{out}: the result is an .npz or .nc file; name it so")
@@ -47,7 +53,8 @@ def predict_file(
         raise UserError(f"{out}: its folder is a file; choose another place with --out")
     if any(given is not None and out.absolute() == given.absolute() for given in (file, queries)):
         raise UserError(f"{out}: is the file that is read; choose another place with --out")
-    surrogate = run.surrogate(which, device)
+    members = [runs] if isinstance(runs, Run) else list(runs)
+    surrogate, run = surrogate_of(members, which, device), members[0]
     places = None if queries is None else _queries(queries)
     if run.card.times is None:
         ahead: list[float | None] = [None]
@@ -55,20 +62,32 @@ def predict_file(
             raise UserError("--lead: the run is of a steady problem; leave out --lead and --steps")
     else:
         ahead = list(leads) or [_rest(run, time)]
-    values, points = [], []
+    found, points = [], []
     for x, inputs in read_inputs(file, run.card, time):
-        each = [surrogate.predict(x, inputs, places, time, lead, steps=steps) for lead in ahead]
-        values.append(np.stack(each))
+        found.append(
+            [
+                surrogate.predict(x, inputs, places, time, lead, steps=steps, spread=True, intervals=intervals)
+                for lead in ahead
+            ]
+        )
         points.append(x if places is None else places)
     shared = all(np.array_equal(p, points[0]) for p in points)
+
+    def stacked(name: str) -> Float[np.ndarray, "samples leads queries variables"]:
+        return np.stack([np.stack([getattr(e, name) for e in each]) for each in found])
+
+    kept = (["spread"] if len(members) > 1 else []) + (["lower", "upper"] if intervals is not None else [])
     made = Predicted(
         np.stack(points[:1] if shared else points),
-        np.stack(values),
+        stacked("mean"),
         tuple(lead for lead in ahead if lead is not None),
         surrogate.signature.variables,
+        **{name: stacked(name) for name in kept},
     )
-    arrays = {"x": made.points[:, None], "u": made.values}
+    arrays = {"x": made.points[:, None], "u": made.values, **{name: getattr(made, name) for name in kept}}
     notes = {"model": run.config.model["name"], "variables": ", ".join(made.variables)}
+    if intervals is not None:
+        notes["intervals"] = f"{intervals}, coverage {surrogate.calibration.coverage:g}"
     if made.leads:
         arrays["lead"] = np.array(made.leads)
     write_arrays(out, arrays, notes)
