@@ -97,10 +97,10 @@ def measure_intervals(
             raise UserError(f"intervals: not calibrated for {seen.strategy} to the lead {key[1]}; calibrate again")
         errors.setdefault(seen.strategy, []).append(measure.sums(seen.truth, seen.mean))
         for band, factors in zip(BANDS, (known[key].pointwise, (known[key].whole_field,)), strict=True):
-            half = calibration.width(seen.spread, [np.inf if q is None else q for q in factors])
+            half = calibration.width(seen.spread, np.array([np.inf if q is None else q for q in factors]))
             held = np.abs(seen.truth.astype(np.float64) - seen.mean) <= half
             inside.setdefault(seen.strategy, {b: [] for b in BANDS})[band].append(
-                held.mean(0) if band == "pointwise" else held.all(keepdims=True)[0]
+                held.mean(0) if band == "pointwise" else np.array([held.all()])
             )
             width = (2 * half / np.asarray(measure.std)).mean(0)
             widths.setdefault(seen.strategy, {b: [] for b in BANDS})[band].append(width)
@@ -176,7 +176,7 @@ def _quantiles(
 ) -> Quantiles:
     """Return the quantiles of both bands: of the values of each variable, and of the largest score of each sample."""
     each = [quantile([s[:, v] for s in scores], coverage) for v in range(scores[0].shape[1])]
-    whole = quantile([s.max(keepdims=True)[0] for s in scores], coverage)
+    whole = quantile([np.array([s.max()]) for s in scores], coverage)
     return Quantiles(
         strategy=strategy,
         lead=_lead(problem, snapshot),

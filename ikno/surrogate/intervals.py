@@ -67,9 +67,11 @@ class Calibration(Settings):
     quantiles: tuple[Quantiles, ...]
     members: tuple[str, ...]
 
-    def width(self, spread: Float[np.ndarray, "*shape variables"], quantile: Sequence[float]) -> np.ndarray:
-        """Return half of the width of the intervals."""
-        return np.asarray(quantile) * scale(spread, self.floor)
+    def width(
+        self, spread: Float[np.ndarray, "*shape variables"], quantile: Float[np.ndarray, "... _"]
+    ) -> Float[np.ndarray, "*shape variables"]:
+        """Return half of the width of the intervals, for one quantile per variable or one for all of them."""
+        return quantile * scale(spread, self.floor)
 
     def find(self, time: float | None, lead: float | None, steps: int) -> Quantiles:
         """Return what was calibrated for one way to one time; another is refused."""
@@ -124,8 +126,6 @@ def estimate(
     mean, spread = stacked.mean(0), stacked.std(0, correction=0)
     found = [mean, spread]
     if band is not None:
-        if band not in BANDS:
-            raise UserError(f"intervals: {band!r} is none of {', '.join(BANDS)}")
         if calibration is None:
             raise UserError(
                 "intervals: not calibrated, or the weights have changed since; `ikno calibrate RUN` does it"
@@ -139,14 +139,14 @@ def estimate(
 
 def _each(
     calibration: Calibration, band: Band, time: float | Array | None, lead: float | Array | None, steps: int
-) -> Any:
+) -> Float[np.ndarray, "*batch variables"]:
     """Return the quantiles of the variables, for several leads or times one row [1, variables] for each input."""
     times, leads = (np.atleast_1d(np.asarray(np.nan if v is None else v, dtype=float)) for v in (time, lead))
     rows = [
-        calibration.find(*(None if np.isnan(v) else float(v) for v in pair), steps).of(band)
-        for pair in np.broadcast(times, leads)
+        calibration.find(*(None if np.isnan(v) else float(v) for v in (t, tau)), steps=steps).of(band)
+        for t, tau in np.broadcast(times, leads)
     ]
-    return rows[0] if len(rows) == 1 else np.array(rows)[:, None]
+    return np.array(rows[0]) if len(rows) == 1 else np.array(rows)[:, None]
 
 
 def _same(a: float, b: float) -> bool:
