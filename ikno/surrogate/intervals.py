@@ -126,6 +126,8 @@ def estimate(
     mean, spread = stacked.mean(0), stacked.std(0, correction=0)
     found = [mean, spread]
     if band is not None:
+        if band not in BANDS:
+            raise UserError(f"intervals: {band!r} is none of {', '.join(BANDS)}")
         if calibration is None:
             raise UserError(
                 "intervals: not calibrated, or the weights have changed since; `ikno calibrate RUN` does it"
