@@ -5,16 +5,17 @@ last.safetensors    weights, optimizer and progress: training goes on from here
 best.safetensors    weights of the best validation error
 log.jsonl           one record per epoch, and events; nothing in it depends on the clock
 train.log           the same for people, with times
+calibration*.json   what turns predictions into intervals, for the weights that it names
 """
 
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,7 +28,7 @@ from ikno.config import MOVABLE, Config, flattened, parse
 from ikno.data.catalog import Card
 from ikno.device import find_device
 from ikno.errors import UserError
-from ikno.surrogate import Signature, Surrogate
+from ikno.surrogate import Calibration, Ensemble, Signature, Surrogate
 
 FORMAT = 1
 CHECKPOINTS = ("best", "last")
@@ -220,9 +221,85 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror}); make room, what was there is intact") from None
 
 
-def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate:
-    """Return the trained surrogate of a run: ``ikno.load(run).predict(points, conditions)``."""
-    return Run.open(path).surrogate(which, device)
+@overload
+def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate: ...
+
+
+@overload
+def load_surrogate(path: Iterable[Path | str], which: str = "best", device: str | None = None) -> Ensemble: ...
+
+
+def load_surrogate(
+    path: Path | str | Iterable[Path | str], which: str = "best", device: str | None = None
+) -> Surrogate | Ensemble:
+    """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
+
+    ``ikno.load(run).predict(points, conditions)``, ``ikno.load([run, another]).predict(points, conditions)``.
+    """
+    if isinstance(path, Path | str):
+        return surrogate_of([Run.open(path)], which, device)
+    runs = [Run.open(p) for p in path]
+    found = surrogate_of(runs, which, device)
+    return found if isinstance(found, Ensemble) else Ensemble([found], found.calibration)
+
+
+def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = None) -> Any:
+    """Return the surrogate of one run or the ensemble of several, with its calibration if there is one."""
+    check_distinct(runs)
+    members = [run.surrogate(which, device) for run in runs]
+    found = members[0] if len(members) == 1 else Ensemble(members)
+    found.calibration = load_calibration(runs, which)
+    return found
+
+
+def check_distinct(runs: Sequence[Run]) -> None:
+    """Raise if no run is named or one of them twice: its copies would agree, and seem to know more than they do."""
+    if not runs:
+        raise UserError("no run is named; an ensemble needs at least one")
+    places = [run.path.resolve() for run in runs]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise UserError(f"{runs[i].path}: named twice; name each run of an ensemble once")
+
+
+def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
+    """Return the name of the file in which the calibration of a run, or of an ensemble, is kept in every member."""
+    return f"calibration{'' if which == 'best' else f'-{which}'}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
+
+
+def weights_of(runs: Sequence[Run], which: str = "best") -> tuple[str, ...]:
+    """Return the checksums of the members' weights, in an order that does not depend on that of the runs."""
+    found = [run.digest(which) for run in runs]
+    return tuple(sorted(digest for digest in found if digest is not None))
+
+
+def save_calibration(runs: Sequence[Run], calibration: Calibration, which: str = "best") -> None:
+    """Write the calibration to the folder of every member."""
+    content = calibration.model_dump(mode="json")
+    digest = _digest(json.dumps(content, indent=1).encode())
+    for run in runs:
+        text = json.dumps({"sha256": digest, "calibration": content}, indent=1)
+        write_atomic(run.path / calibration_file(runs, which), text.encode())
+
+
+def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | None:
+    """Return what ``save_calibration`` wrote for these weights, None if there is nothing or they have changed since."""
+    for run in runs:
+        file = run.path / calibration_file(runs, which)
+        if not file.is_file():
+            continue
+        remedy = "calibrate again, or remove the file"
+        try:
+            content = json.loads(file.read_bytes())
+            stored = content["calibration"]
+            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
+                raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{file}: not a calibration ({type(error).__name__} {error}); {remedy}") from None
+        found = parse(Calibration, stored, str(file))
+        if found.members == weights_of(runs, which):
+            return found
+    return None
 
 
 def find_runs(folder: Path) -> list[Path]:

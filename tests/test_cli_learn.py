@@ -173,9 +173,11 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--which", "worst")
     ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--which", "worst")
     ikno.refused(r"device: 'gpu' is no device", "evaluate", trained, "--device", "gpu")
+    ikno.refused(r"needs the folder of a run and a file of points", "predict", trained, "f=1", "--out", "b.nc")
     ikno.refused(r"the result is an \.npz or \.nc file", "predict", trained, "small.npz", "--out", "b.txt")
     ikno.refused(r"--lead: the run is of a steady", "predict", trained, "small.npz", "--out", "b.nc", "--lead", 1)
-    for word in ("f", "f=", "=1", "f=wide"):
+    ikno.refused(r"small\.npz: no run here", "predict", trained, "small.npz", "f", "--out", "b.nc")
+    for word in ("f=", "=1", "f=wide"):
         ikno.refused(r"is not an input; write name=number", "predict", trained, "small.npz", word, "--out", "b.nc")
     ikno.refused(r"g=1\.0: the model has no such input", "predict", trained, "small.npz", "g=1", "--out", "b.nc")
     ikno.refused(r"small\.npz: is the file that is read", "predict", trained, "small.npz", "--out", "small.npz")

@@ -12,7 +12,7 @@ from ikno.data.catalog import Card
 from ikno.errors import UserError
 from ikno.evaluation import predict_file
 from ikno.runs import Run, save
-from ikno.surrogate import Signature, Surrogate
+from ikno.surrogate import Estimate, Signature, Surrogate
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
 STEADY = Card(name="wing", format="csv", variables=("p", "T"), conditions=("Mach", "angle of attack"))
@@ -94,7 +94,7 @@ def test_in_time(moving: Run, tmp_path: Path) -> None:
         np.testing.assert_array_equal(table[f"v@{lead}"].astype(np.float32), expected[:, 1])
     made = predict_file(moving, tmp_path / "in.csv", tmp_path / "last.csv", given={"u": 0.0})
     assert made.leads == (1.0,)
-    with pytest.raises(UserError, match=r"--lead: 0\.5, 0\.5 has a number twice"):
+    with pytest.raises(UserError, match=r"--lead: 0\.5 is there twice; say each once"):
         predict_file(moving, tmp_path / "in.csv", tmp_path / "x.csv", leads=[0.5, 0.5])
 
 
@@ -123,7 +123,8 @@ def test_refused(steady: Run, tmp_path: Path) -> None:
 
 
 def test_a_prediction_that_is_no_number(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Surrogate, "predict", lambda _, x, *__, **___: np.full((len(x), 2), np.nan, np.float32))
+    values = np.full((2, 2), np.nan, np.float32)
+    monkeypatch.setattr(Surrogate, "predict", lambda *_, **__: Estimate(values, 0 * values))
     (tmp_path / "in.csv").write_text("x,y\n0,1\n1,0\n")
     with pytest.raises(UserError, match="the prediction has NaN or infinite values"):
         predict_file(steady, tmp_path / "in.csv", tmp_path / "out.csv", given={"Mach": 0.5, "angle of attack": 1.0})

@@ -10,6 +10,7 @@ from ikno import __version__
 from ikno.cli import learn
 from ikno.cli.compare import compare, efficiency
 from ikno.cli.data import data
+from ikno.cli.intervals import calibrate
 from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.cli.reproduce import reproduce
 from ikno.errors import UserError
@@ -24,7 +25,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 for command in (
     *(learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs),
-    *(compare, efficiency, reproduce),
+    *(calibrate, compare, efficiency, reproduce),
 ):
     app.command()(command)
 

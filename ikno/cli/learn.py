@@ -1,4 +1,4 @@
-"""Commands about learning: train, search, evaluate, predict, plot, runs."""
+"""Commands about learning: train, search, calibrate, evaluate, predict, plot, runs."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ikno.cli.intervals import intervals_table
 from ikno.cli.options import STOPPED, Device, Json, Target, first_process, parse_numbers, target, training_bar
 from ikno.errors import UserError
 
@@ -137,22 +138,28 @@ def evaluate(
 ) -> None:
     """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
 
-    Of several runs mean and sample standard deviation are shown.
+    Of several runs mean and sample standard deviation are shown. After `ikno calibrate` also how often the truth lies
+    inside the intervals, of the run or of the ensemble of all runs.
     """
     from rich.console import Console
     from rich.table import Table
 
     from ikno.evaluation import as_json as to_json
-    from ikno.evaluation import collect, save_evaluation
+    from ikno.evaluation import collect, measure_ensemble, save_evaluation
     from ikno.evaluation import evaluate as measure
-    from ikno.runs import Run
+    from ikno.runs import Run, calibration_file, load_calibration
 
-    results = []
-    for opened in [Run.open(path) for path in runs]:
+    results, every = [], [Run.open(path) for path in runs]
+    for opened in every:
         results.append(measure(opened, which=which, split=split, data=data, points=points, device=device))
         if data is None and points is None and split == "test" and which == "best":
             save_evaluation(opened, results[-1])
     found = results[0] if len(runs) == 1 else collect(results)
+    calibration = load_calibration(every, which)
+    if calibration is None and any((run.path / calibration_file(every, which)).is_file() for run in every):
+        print("The calibration is of other weights; `ikno calibrate` again for intervals.", file=sys.stderr)
+    if calibration is not None and len(runs) > 1:
+        found["ensemble"] = measure_ensemble(every, calibration, which, split, data, points, device=device)
     if as_json:
         print(to_json(found))
         return
@@ -163,7 +170,12 @@ def evaluate(
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys(results[0]['points']))} points",
         highlight=False,
     )
-    rows = {**{_strategy(k, found): v for k, v in found["metrics"].items()}, **found["baselines"]}
+    mean = {"model": f"mean of {len(runs)} runs", **found.get("ensemble", {"metrics": {}})}
+    rows = {
+        **{_strategy(k, found): v for k, v in found["metrics"].items()},
+        **{_strategy(k, mean): v for k, v in mean["metrics"].items()},
+        **found["baselines"],
+    }
     shown = {
         metric: title
         for metric, title in TITLES.items()
@@ -176,6 +188,9 @@ def evaluate(
     if len(found["metrics"]) > 1:
         names = dict.fromkeys(r["best"]["strategy"] for r in results)
         console.print(f"best: {', '.join(names)}", highlight=False)
+    shown_of = mean if "intervals" in mean else found
+    if "intervals" in shown_of:
+        console.print(intervals_table(shown_of), highlight=False)
 
 
 def _strategy(name: str, found: dict[str, Any]) -> str:
@@ -190,36 +205,49 @@ def _number(value: float | dict[str, float], metric: str) -> str:
 
 
 def predict(
-    run: RunPath,
-    file: Annotated[
-        Path,
+    what: Annotated[
+        list[str],
         typer.Argument(
-            metavar="FILE",
-            help="Points and inputs: .npz, .nc as released, .csv, or a mesh (.vtu, .vtp, .vtk, .msh, .stl, .obj).",
+            metavar="RUN... FILE [KEY=VALUE]",
+            help="The folder of a run (of several the mean is predicted); a file of points and inputs: .npz, .nc as "
+            "released, .csv, or a mesh (.vtu, .vtp, .vtk, .msh, .stl, .obj); inputs as one number for all points, for "
+            "instance Mach=0.82.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The result: .npz or .nc; of a mesh a copy with the predictions in it.")],
-    given: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Inputs as one number for all points, for instance Mach=0.82."),
-    ] = None,
     queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
     time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
     lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the result of the last.")] = 1,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Write lower and upper ends too (after `ikno calibrate`).")
+    ] = False,
+    band: Annotated[
+        Literal["pointwise", "whole field"], typer.Option(help="Intervals for each value, or for whole fields at once.")
+    ] = "pointwise",
     which: Which = "best",
     device: Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
 ) -> None:
     """Predict at any points and times, from the inputs in a file."""
+    given = [word for word in what if "=" in word and not Path(word).exists()]
+    *runs, file = [word for word in what if word not in given] or [""]
+    if not runs:
+        raise UserError("ikno predict needs the folder of a run and a file of points: ikno predict RUN FILE --out OUT")
     from ikno.evaluation import predict_file
     from ikno.runs import Run
 
-    numbers = parse_numbers(given or [])
-    made = predict_file(Run.open(run), file, out, queries, time, lead or [], steps, which, device, numbers, force)
+    opened = [Run.open(Path(run)) for run in runs]
+    asked = band if intervals else None
+    made = predict_file(
+        opened, Path(file), out, queries, time, lead or [], steps, which, device, parse_numbers(given), force, asked
+    )
     samples, leads, points, _ = made.values.shape
     when = f", {leads} lead{'s' if leads > 1 else ''}" if made.leads else ""
-    print(f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}")
+    print(
+        f"{out}: {samples} samples at {points} points{when}, {', '.join(made.variables)}"
+        f"{f', mean and spread of {len(runs)} runs' if len(runs) > 1 else ''}{f', {band} intervals' if asked else ''}"
+    )
 
 
 def plot(

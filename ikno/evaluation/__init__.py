@@ -1,6 +1,7 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
 from ikno.evaluation.baselines import baselines, nearest
+from ikno.evaluation.calibrate import calibrate, measure_ensemble, measure_intervals
 from ikno.evaluation.evaluate import (
     Fields,
     as_json,
@@ -9,23 +10,24 @@ from ikno.evaluation.evaluate import (
     evaluate_surrogate,
     fields,
     load_evaluation,
-    measure_of,
-    part,
-    problem_of,
     save_evaluation,
 )
 from ikno.evaluation.predict import Predicted, predict_file
+from ikno.evaluation.rollouts import measure_of, part, problem_of
 
 __all__ = [
     "Fields",
     "Predicted",
     "as_json",
     "baselines",
+    "calibrate",
     "collect",
     "evaluate",
     "evaluate_surrogate",
     "fields",
     "load_evaluation",
+    "measure_ensemble",
+    "measure_intervals",
     "measure_of",
     "nearest",
     "part",

@@ -12,7 +12,8 @@ from ikno.data.inputs import read_inputs
 from ikno.data.meshes import MESHES, Mesh, is_table, mesh_inputs, read_mesh, write_mesh
 from ikno.data.writers import write_arrays
 from ikno.errors import UserError
-from ikno.runs import Run
+from ikno.runs import Run, surrogate_of
+from ikno.surrogate import Band
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,13 @@ class Predicted:
     values: Float[np.ndarray, "samples leads queries variables"]
     leads: tuple[float, ...]
     variables: tuple[str, ...]
+    spread: Float[np.ndarray, "samples leads queries variables"] | None = None
+    lower: Float[np.ndarray, "samples leads queries variables"] | None = None
+    upper: Float[np.ndarray, "samples leads queries variables"] | None = None
 
 
 def predict_file(
-    run: Run,
+    runs: Run | Sequence[Run],
     file: Path,
     out: Path,
     queries: Path | None = None,
@@ -37,77 +41,86 @@ def predict_file(
     device: str | None = None,
     given: Mapping[str, float] | None = None,
     force: bool = False,
+    intervals: Band | None = None,
 ) -> Predicted:
     """Predict from the inputs in a file and write ``out``: arrays x, u and the leads (.npz, or .nc as released).
 
     ``queries``: an npz file whose one array (or the one named ``queries``) is where to predict, by default the points
     themselves. Without leads problems in time are predicted to the last time that was learned. Each lead is reached in
-    ``steps`` equal steps. ``given`` are inputs by name, one number for all points. A mesh (or csv file) gives a copy of
-    it with the predictions as more point arrays: see ``predict_mesh``. Only ``force`` replaces a file.
+    ``steps`` equal steps. ``given`` are inputs by name, one number for all points. Of several runs u is the mean, and
+    their spread is written too; ``intervals`` adds the lower and upper ends of calibrated intervals. Only ``force``
+    replaces a file.
+
+    A mesh (or csv file) gives a copy of it with the predictions as more point arrays. Its inputs are point arrays with
+    the names of the card, or ``given``. The new arrays have the names of the variables, then ``_spread``, ``_lower`` or
+    ``_upper``, then the lead of problems in time (``u_lower@0.1``); where the file has an array of that name already,
+    it stays and the new one is called ``u_predicted``.
     """
-    if file.suffix.lower() in MESHES or is_table(file):
-        if queries is not None:
-            raise UserError(f"--queries: {file} is a mesh, whose points are where to predict; leave it out")
-        return predict_mesh(run, file, out, time, leads, steps, which, device, given, force)
-    if out.suffix not in (".npz", ".nc"):
+    is_mesh = file.suffix.lower() in MESHES or is_table(file)
+    if is_mesh and queries is not None:
+        raise UserError(f"--queries: {file} is a mesh, whose points are where to predict; leave it out")
+    if not is_mesh and out.suffix not in (".npz", ".nc"):
         raise UserError(f"{out}: the result is an .npz or .nc file; name it so")
     _free(out, [file] if queries is None else [file, queries], force)
-    surrogate = run.surrogate(which, device)
+    mesh = read_mesh(file, out.suffix.lower()) if is_mesh else None
+    members = [runs] if isinstance(runs, Run) else list(runs)
+    surrogate, run = surrogate_of(members, which, device), members[0]
     places = None if queries is None else _queries(queries)
     ahead = _ahead(run, time, leads, steps)
-    values, points = [], []
-    for x, inputs in read_inputs(file, run.card, time, given):
-        each = [surrogate.predict(x, inputs, places, time, lead, steps=steps) for lead in ahead]
-        values.append(np.stack(each))
+    kept = (["spread"] if len(members) > 1 else []) + (["lower", "upper"] if intervals is not None else [])
+    names = {} if mesh is None else _names(mesh, surrogate.signature.variables, kept, ahead)
+    found: dict[str, list[Float[np.ndarray, "leads queries variables"]]] = {name: [] for name in ("mean", *kept)}
+    points = []
+    clouds = [mesh_inputs(mesh, run.card, given or {})] if mesh else read_inputs(file, run.card, time, given)
+    for x, inputs in clouds:
+        each = [
+            surrogate.predict(x, inputs, places, time, lead, steps=steps, spread=True, intervals=intervals)
+            for lead in ahead
+        ]
+        for name, values in found.items():
+            values.append(np.stack([getattr(e, name) for e in each]))
         points.append(x if places is None else places)
     shared = all(np.array_equal(p, points[0]) for p in points)
+    arrays = {name: np.stack(values) for name, values in found.items()}
     made = Predicted(
         np.stack(points[:1] if shared else points),
-        np.stack(values),
+        arrays.pop("mean"),
         tuple(lead for lead in ahead if lead is not None),
         surrogate.signature.variables,
+        **arrays,
     )
-    arrays = {"x": made.points[:, None], "u": made.values}
+    if mesh is not None:
+        columns = {"mean": made.values, **arrays}
+        if not np.isfinite(made.values).all():
+            raise UserError(
+                f"{file}: the prediction has NaN or infinite values; are the inputs in the range of training?"
+            )
+        write_mesh(mesh, out, {title: columns[name][0, lead, :, v] for title, (name, lead, v) in names.items()})
+        return made
     notes = {"model": run.config.model["name"], "variables": ", ".join(made.variables)}
+    if intervals is not None:
+        notes["intervals"] = f"{intervals}, coverage {surrogate.calibration.coverage:g}"
+    arrays = {"x": made.points[:, None], "u": made.values, **arrays}
     if made.leads:
         arrays["lead"] = np.array(made.leads)
     write_arrays(out, arrays, notes)
     return made
 
 
-def predict_mesh(
-    run: Run,
-    file: Path,
-    out: Path,
-    time: float | None = None,
-    leads: Sequence[float] = (),
-    steps: int = 1,
-    which: str = "best",
-    device: str | None = None,
-    given: Mapping[str, float] | None = None,
-    force: bool = False,
-) -> Predicted:
-    """Predict at the points of a mesh and write a copy of it with the predictions as point arrays.
-
-    Inputs are point arrays of the file with the names of the card, or ``given``. The new arrays have the names of the
-    variables, with the lead of problems in time behind (``u@0.1``); where the file has an array of that name already,
-    it stays and the new one is called ``u_predicted``.
-    """
-    _free(out, [file], force)
-    mesh = read_mesh(file, out.suffix.lower())
-    surrogate = run.surrogate(which, device)
-    ahead = _ahead(run, time, leads, steps)
-    variables = surrogate.signature.variables
-    names = [_free_name(mesh, v if lead is None else f"{v}@{lead:.6g}") for lead in ahead for v in variables]
-    if len(set(names)) < len(names):
-        raise UserError(f"--lead: {', '.join(f'{lead:.6g}' for lead in leads)} has a number twice; say each once")
-    x, inputs = mesh_inputs(mesh, run.card, given or {})
-    values = np.stack([surrogate.predict(x, inputs, None, time, lead, steps=steps) for lead in ahead])
-    if not np.isfinite(values).all():
-        raise UserError(f"{file}: the prediction has NaN or infinite values; are the inputs in the range of training?")
-    columns = np.moveaxis(values, 2, 1).reshape(len(names), -1)
-    write_mesh(mesh, out, dict(zip(names, columns, strict=True)))
-    return Predicted(x[None], values[None], tuple(lead for lead in ahead if lead is not None), variables)
+def _names(
+    mesh: Mesh, variables: Sequence[str], kept: Sequence[str], ahead: Sequence[float | None]
+) -> dict[str, tuple[str, int, int]]:
+    """Return the names of new arrays of a mesh, each with what it is: mean, spread..., which lead, which variable."""
+    names = {}
+    for index, lead in enumerate(ahead):
+        for number, variable in enumerate(variables):
+            for kind in ("mean", *kept):
+                title = variable if kind == "mean" else f"{variable}_{kind}"
+                name = _free_name(mesh, title if lead is None else f"{title}@{lead:.6g}")
+                if name in names:
+                    raise UserError(f"--lead: {lead:.6g} is there twice; say each once")
+                names[name] = kind, index, number
+    return names
 
 
 def _free(out: Path, read: Sequence[Path], force: bool) -> None:

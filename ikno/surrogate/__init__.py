@@ -1,7 +1,26 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
+from ikno.surrogate.ensemble import Ensemble
+from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.rollout import STRATEGIES, path, rollout
 from ikno.surrogate.surrogate import Signature, State, Surrogate, half_size
 
-__all__ = ["STRATEGIES", "Normalizer", "Signature", "State", "Surrogate", "half_size", "path", "rollout"]
+__all__ = [
+    "BANDS",
+    "STRATEGIES",
+    "Band",
+    "Calibration",
+    "Ensemble",
+    "Estimate",
+    "Normalizer",
+    "Quantiles",
+    "Signature",
+    "State",
+    "Surrogate",
+    "half_size",
+    "path",
+    "quantile",
+    "rollout",
+    "scale",
+]

@@ -18,6 +18,7 @@ from ikno.data.pairs import MODES, Moments, Statistics
 from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.models import build
+from ikno.surrogate.intervals import Band, Calibration, estimate
 from ikno.surrogate.normalize import Normalizer
 
 Array = np.ndarray | Tensor
@@ -76,6 +77,7 @@ class Surrogate(nn.Module):
     def __init__(self, signature: Signature, statistics: Statistics | None = None, seed: int | None = None) -> None:
         super().__init__()
         self.signature = s = signature
+        self.calibration: Calibration | None = None  # what intervals need
         variables, conditions, clock = len(s.variables), len(s.conditions), 0 if s.steady else 1
         channels = len(s.inputs) + 2 * clock
         settings = {k: v for k, v in s.model.items() if k != "name"}
@@ -169,6 +171,8 @@ class Surrogate(nn.Module):
         lead: float | Array | None = None,
         start: Array | None = None,
         steps: int = 1,
+        spread: bool = False,
+        intervals: Band | None = None,
     ) -> Any:
         """Return u at the queries (default: the points) in physical units; numpy for numpy, tensors for tensors.
 
@@ -177,7 +181,8 @@ class Surrogate(nn.Module):
         ``time`` is the time of the input, the first of the data by default, and ``lead`` how far ahead. Where a change
         is predicted (modes residual and derivative) u(t) is needed at the queries too: ``start``, by default linear
         interpolation between the points. In ``steps`` equal steps each takes the result of the last as its input, and
-        the conditions of the first.
+        the conditions of the first. With ``spread``, or ``intervals`` pointwise or whole field, an ``Estimate``: mean,
+        spread (zero for one run, see ``Ensemble``), lower and upper.
         """
         single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
         if steps == 1:
@@ -185,7 +190,10 @@ class Surrogate(nn.Module):
         else:
             values = self._in_steps(points, conditions, queries, time, lead, start, steps)
         values = values[0] if single else values
-        return values.cpu().numpy() if isinstance(points, np.ndarray) else values
+        values = values.cpu().numpy() if isinstance(points, np.ndarray) else values
+        if not spread and intervals is None:
+            return values
+        return estimate([values], self.calibration, intervals, time, lead, steps)
 
     def _in_steps(
         self,
