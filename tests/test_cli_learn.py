@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -290,22 +292,19 @@ def test_search(ikno: Screen, folder: Path) -> None:
 def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     from ikno.cli import learn
 
-    bar = learn.training_bar()
+    usual = learn.training_bar
 
-    class Bar:
-        def __enter__(self) -> Any:
-            show = bar.__enter__()
+    @contextmanager
+    def bar(*words: str) -> Iterator[Any]:
+        with usual(*words) as show:
 
             def shown(prefix: str, report: Any) -> None:
                 show(prefix, report)
                 os.kill(os.getpid(), signal.SIGINT)
 
-            return shown
+            yield shown
 
-        def __exit__(self, *error: Any) -> Any:
-            return bar.__exit__(*error)
-
-    monkeypatch.setattr(learn, "training_bar", Bar)
+    monkeypatch.setattr(learn, "training_bar", bar)
     shown = ikno("search", "small.toml", *SMALL, "--out", "elsewhere/stopped")
     assert shown.code == 3
     expected = "elsewhere/stopped: stopped and saved; the same command with --out elsewhere/stopped goes on"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ikno.cli.options import STOPPED, Json, Target, target, training_bar
+from ikno.cli.options import Json, Target, target, training_bar
 from ikno.errors import UserError
 
 MODELS = "ikno-tp,gaot,rigno,transolver,gnot,upt,gino,geofno,fno-dse"
@@ -61,19 +61,14 @@ def compare(
     )
     folder = out or Path("comparisons") / Path(name).name.partition(".")[0]
     from ikno.plots import plot_comparison
-    from ikno.training import Stopped
 
-    try:
-        with training_bar() as show:
-            result, runs = run(
-                plan,
-                folder,
-                lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
-                lambda text: print(text, file=sys.stderr),
-            )
-    except Stopped:
-        print(f"{folder}: stopped and saved; the same command goes on", file=sys.stderr)
-        raise typer.Exit(STOPPED) from None
+    with training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
+        result, runs = run(
+            plan,
+            folder,
+            lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+            lambda text: print(text, file=sys.stderr),
+        )
     (folder / "table.md").write_text(markdown(result))
     pictures = plot_comparison(runs, folder / "errors.png") if runs else []
     if as_json:

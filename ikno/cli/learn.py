@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ikno.cli.intervals import intervals_table
-from ikno.cli.options import STOPPED, Device, Json, Target, first_process, parse_numbers, target, training_bar
+from ikno.cli.options import Device, Json, Target, first_process, parse_numbers, target, training_bar
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,15 +53,10 @@ def train(
     if device is not None:
         config = config.model_copy(update={"device": device})
     path = out or _free_folder(config)
-    from ikno.training import Stopped  # seconds of torch: after the settings were checked
-    from ikno.training import train as fit
+    from ikno.training import train as fit  # seconds of torch: after the settings were checked
 
-    try:
-        with training_bar() as show:
-            run = fit(config, path, resume, report=lambda r: show("", r))
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        raise typer.Exit(STOPPED) from None
+    with training_bar() as show:
+        run = fit(config, path, resume, report=lambda r: show("", r))
     if not first_process():
         return
     found = _outcome(run)
@@ -107,15 +102,10 @@ def search(
     except ValueError:
         raise UserError(f"--factors: numbers separated by commas are needed, found {factors!r}") from None
     path = out or _free_folder(config)
-    from ikno.training import Stopped
     from ikno.training import search as find
 
-    try:
-        with training_bar() as show:
-            found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
-    except Stopped:
-        print(f"{path}: stopped and saved; the same command with --out {path} goes on", file=sys.stderr)
-        raise typer.Exit(STOPPED) from None
+    with training_bar(f"{path}: stopped and saved; the same command with --out {path} goes on") as show:
+        found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
     if as_json:
         errors = {f"{f:g}": e for f, e in found.errors.items()}
         print(json.dumps({"run": str(found.run.path), "best": found.factor, "errors": errors}, indent=2))

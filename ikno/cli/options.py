@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,10 +72,15 @@ def first_process() -> bool:
 
 
 @contextmanager
-def training_bar() -> Iterator[Any]:
-    """Yield a function that shows a Report: error, speed and time left."""
+def training_bar(stopped: str | None = None) -> Iterator[Any]:
+    """Yield a function that shows a Report: error, speed and time left.
+
+    Training that is stopped ends the command, with its own message or the one given here.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from ikno.training import Stopped
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"))
     bar = Progress(
@@ -93,7 +99,11 @@ def training_bar() -> Iterator[Any]:
         bar.update(bar.task_ids[0], completed=report.step, total=report.steps, description=text, speed=speed)
 
     try:
-        yield show
-    finally:
-        if bar.task_ids:
-            bar.stop()
+        try:
+            yield show
+        finally:
+            if bar.task_ids:
+                bar.stop()
+    except Stopped as reason:
+        print(stopped or reason, file=sys.stderr)
+        raise typer.Exit(STOPPED) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ikno.cli.options import STOPPED, Json, training_bar
+from ikno.cli.options import Json, training_bar
 
 if TYPE_CHECKING:
     from ikno.paper import Place, Scale, Table
@@ -54,21 +54,15 @@ def reproduce(
     patterns = [p for word in cells.split(",") if (p := word.strip())]
     missing = 0
     if not report_only:
-        from ikno.training import Stopped
-
-        try:
-            with training_bar() as show:
-                missing = run(
-                    chosen,
-                    scale,
-                    place,
-                    patterns,
-                    lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
-                    lambda text: print(text, file=sys.stderr),
-                )
-        except Stopped:
-            print(f"{folder}: stopped and saved; the same command goes on", file=sys.stderr)
-            raise typer.Exit(STOPPED) from None
+        with training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
+            missing = run(
+                chosen,
+                scale,
+                place,
+                patterns,
+                lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+                lambda text: print(text, file=sys.stderr),
+            )
     filled = [fill(table, scale, folder, data) for table in chosen]
     _write(chosen, filled, scale, place)
     if as_json:
