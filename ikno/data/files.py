@@ -130,6 +130,14 @@ def read_netcdf(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: np.asarray(file[n]) for n in names if n in file}
 
 
+def benchmark_of(path: Path) -> str | None:
+    """Return the benchmark that a file names as its own, as generated ones do."""
+    if path.suffix not in SUFFIXES["netcdf"]:
+        return None
+    with _hdf5(path) as file, _readable(path, file.close):
+        return str(file.attrs.get("benchmark"))
+
+
 def _hdf5(path: Path) -> h5py.File:
     _check_file(path)
     try:

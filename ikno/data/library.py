@@ -14,7 +14,7 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
-from ikno.data.files import SUFFIXES, Dataset, find_file, open_data
+from ikno.data.files import SUFFIXES, Dataset, benchmark_of, find_file, open_data
 from ikno.data.pairs import Accumulator
 from ikno.errors import UserError
 
@@ -30,7 +30,7 @@ def file_name(card: Card) -> str:
 
 
 def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
-    """Return card and file for the name of a benchmark, a card (.toml), or a data file named after its benchmark."""
+    """Return card and file for the name of a benchmark, a card (.toml), or a data file that has its name or says it."""
     path = Path(name)
     if path.suffix != ".toml" and (path.is_file() or len(path.parts) > 1 or path.suffix):
         if not path.exists():
@@ -40,6 +40,8 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
         for card in CATALOG.values():
             if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
                 return card, path
+        if (said := benchmark_of(path)) in CATALOG:
+            return CATALOG[said], path
         raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
     card = find_card(name)
     return card, find_file(card, folder or data_folder())

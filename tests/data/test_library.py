@@ -90,9 +90,22 @@ def test_a_file_is_known_by_its_name(here: Path, file: str, name: str) -> None:
 
 @pytest.mark.parametrize("file", ["mine.nc", "ce-rpui.nc", "ns-slow.nc", "gauss.nc", "my-ns-gauss.nc", "_.nc", "a/b"])
 def test_a_file_of_another_name_needs_a_card(file: str) -> None:
-    touch(Path(file))
+    path = touch(Path(file))
+    if path.suffix:
+        h5py.File(path, "w").close()
     with pytest.raises(UserError, match=r"its name is that of no benchmark; write a card \(\.toml\)"):
         find_data(file)
+
+
+def test_a_file_may_say_its_benchmark() -> None:
+    for said, name in (("nasa-crm", "mine.h5"), ("wave-layer", "mine.nc")):
+        with h5py.File(name, "w") as file:
+            file.attrs["benchmark"] = said
+        assert find_data(name) == (CATALOG[said], Path(name))
+    with h5py.File("mine.nc", "w") as file:
+        file.attrs["benchmark"] = "nothing"
+    with pytest.raises(UserError, match="its name is that of no benchmark"):
+        find_data("mine.nc")
 
 
 @pytest.mark.parametrize("file", ["ns-gauss.nc", "sub/ns-gauss", "/nowhere/ns-gauss.nc", "mine.npz"])
