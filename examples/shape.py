@@ -146,6 +146,7 @@ def draw(truth: list[list[Truth]], out: Path) -> Path:
         for found, axis in zip(row, line, strict=True):
             shown = canvas_of(found.points).draw(axis, found.stress, colors)
             axis.set_title(f"{when}: {found.largest:.0f}", fontsize=10)
+            axis.spines[:].set_visible(False)
     figure.colorbar(shown, ax=axes, shrink=0.8, label="von Mises stress")
     return save(figure, out, "stress from the solver, and its largest value at the hole")[0]
 
