@@ -294,7 +294,7 @@ class _Groups:
         self.read(0)
 
     def read(self, sample: int) -> Trajectory:
-        group = self.file[self.names[sample]]
+        group: Any = self.file[self.names[sample]]
         axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
         count = len(self._column(group, axes[0], None))
         points = np.stack([self._column(group, a, count) for a in axes], 1)

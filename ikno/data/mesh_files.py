@@ -13,6 +13,7 @@ import csv
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -187,8 +188,11 @@ class PyVista:
         )
 
     def surface(self, mesh: Any) -> np.ndarray:
-        found = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
-        return np.asarray(found.point_data["vtkOriginalPointIds"])[found.regular_faces] if found.n_cells else []
+        with warnings.catch_warnings(action="ignore"):  # its default algorithm will change: either serves
+            found = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
+        if not len(found.faces):
+            return np.zeros((0, 3), int)
+        return np.asarray(found.point_data["vtkOriginalPointIds"])[found.regular_faces]
 
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import pyvista

@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -187,8 +188,8 @@ def _draw(given: Path, made: Path) -> None:
         sys.exit(f"{number[-1]:,} faces are too many for a picture")
     found = {}
     for k, ((_, up, viewer), middle) in enumerate(zip(axes, middles, strict=True)):
-        size = (WIDTH, int(rows[k]))
-        plotter = pyvista.Plotter(off_screen=True, window_size=size)
+        size = [WIDTH, int(rows[k])]
+        plotter: Any = pyvista.Plotter(off_screen=True, window_size=size)
         plotter.disable_anti_aliasing()
         plotter.set_background("black")
         mesh = pyvista.PolyData.from_regular_faces(corners - sink[:, None] * viewer - middle, triangles)
@@ -201,7 +202,7 @@ def _draw(given: Path, made: Path) -> None:
         plotter.camera.clipping_range = (0.01 * far, 2 * far)
         image = plotter.screenshot(return_img=True)
         plotter.close()
-        if image is None or image.shape[:2] != size[::-1] or not image.any():
+        if image is None or list(image.shape[:2]) != size[::-1] or not image.any():
             sys.exit("VTK drew nothing")
         red, green, blue = np.moveaxis(image[..., :3].astype(np.int64), 2, 0)
         found[str(k)] = (red << 16 | green << 8 | blue) - 1

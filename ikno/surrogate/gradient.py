@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,6 @@ from ikno.errors import UserError
 
 Array = np.ndarray | Tensor
 Objective = Callable[[Float[Tensor, "*batch queries variables"], Float[Tensor, "*batch queries dim"]], Tensor]
-
-
-@runtime_checkable
-class Predictor(Protocol):
-    """What predicts: a surrogate or an ensemble of them."""
-
-    def predict(self, points: Array, *rest: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Gradient:
 
 
 def gradient(
-    self: Predictor,
+    self: Any,
     objective: Objective,
     points: Array,
     conditions: Array | None = None,
@@ -49,9 +42,10 @@ def gradient(
 ) -> Gradient:
     """Return ``objective(values, places)`` with its derivatives; numpy for numpy, tensors for tensors.
 
-    ``values`` are what ``predict`` returns for the same arguments and ``places`` the queries, both as tensors; the
-    objective is one number made of them by torch. Without queries the points are where the input is known and where
-    the solution is wanted, and the gradient in them is the sum of both effects and of ``places`` in the objective.
+    A method of surrogates and ensembles. ``values`` are what ``predict`` returns for the same arguments and ``places``
+    the queries, both as tensors; the objective is one number made of them by torch. Without queries the points are
+    where the input is known and where the solution is wanted, and the gradient in them is the sum of both effects and
+    of ``places`` in the objective.
     """
     given = {"points": points, "conditions": conditions, "queries": queries, "start": start}
     leaves = {name: _leaf(array) for name, array in given.items() if array is not None}

@@ -118,7 +118,7 @@ def test_problems_in_time(mode: str, steps: int) -> None:
 def test_start_at_other_queries() -> None:
     points, inputs = draw(8)
     (queries, _), start = draw(6, seed=2), np.random.default_rng(3).normal(size=(6, 2))
-    given = {"points": points, "conditions": inputs, "queries": queries}
+    given: dict[str, Any] = {"points": points, "conditions": inputs, "queries": queries}
     made = surrogate(steady=False, mode="residual")
     check(made, {**given, "start": start}, time=0.1, lead=0.4)
     with pytest.raises(UserError, match=r"^start: u\(t\) at the queries is needed for gradients"):
