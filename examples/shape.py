@@ -31,7 +31,7 @@ SIZES = {
     "smoke": (8, "[4,2,2]", 48, 8, 1, 3, 2),
 }
 MODES, TRACTION = 5, 100.0
-FARTHEST = 4.0  # norm of the coefficients; 89 % of the random holes that were learned have a smaller one
+FARTHEST = 4.0  # norm of the coefficients; 90 % of the random holes that were learned have a smaller one
 POWER = 12  # of the norm that stands for the largest stress
 
 
