@@ -147,7 +147,8 @@ class Run:
                 )
         surrogate = Surrogate(self.signature)
         surrogate.load_state_dict(weights)
-        return surrogate.to(find_device(device or "cpu")).eval()
+        # Its weights are final: gradients are those of the inputs.
+        return surrogate.to(find_device(device or "cpu")).eval().requires_grad_(False)
 
     def has(self, which: str) -> bool:
         """Tell whether a checkpoint exists."""

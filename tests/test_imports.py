@@ -27,7 +27,7 @@ ONLY_IN = {
     "xarray": "data/files.py",
     "matplotlib": "plots/canvas.py",
     "meshio": "data/mesh_files.py",
-    "pyvista": "data/mesh_files.py",
+    "pyvista": ("data/mesh_files.py", "plots/surfaces.py"),
 }
 
 

@@ -7,6 +7,7 @@ import csv
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from zipfile import BadZipFile
 
 import h5py
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ikno.data.catalog import Card, plain
 from ikno.data.records import Trajectory
@@ -24,6 +25,7 @@ SUFFIXES = {"netcdf": (".nc", ".h5", ".hdf5"), "npz": (".npz",), "csv": ("",), "
 
 
 Array = np.ndarray | h5py.Dataset
+TRIANGLES = "Triangles"  # of a surface, in a group of its sample
 
 
 class Dataset:
@@ -300,13 +302,23 @@ class _Groups:
         self.read(0)
 
     def read(self, sample: int) -> Trajectory:
-        group = self.file[self.names[sample]]
+        group: Any = self.file[self.names[sample]]
         axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
         count = len(self._column(group, axes[0], None))
         points = np.stack([self._column(group, a, count) for a in axes], 1)
         values = np.stack([self._column(group, v, count) for v in self.card.variables], 1)
         columns = [self._column(group, c, count) for c in self.card.conditions]
-        return _trajectory(points, values[None], np.stack(columns, 1)[None] if columns else None)
+        made = _trajectory(points, values[None], np.stack(columns, 1)[None] if columns else None)
+        return replace(made, triangles=self._triangles(group, count)) if TRIANGLES in group else made
+
+    def _triangles(self, group: Any, count: int) -> Int[np.ndarray, "triangles 3"]:
+        found = np.asarray(group[TRIANGLES])
+        good = found.dtype.kind in "iu" and found.ndim == 2 and found.shape[1] == 3 and len(found)
+        if not good or found.min() < 0 or found.max() >= count:
+            raise UserError(
+                f"{self.path}: {TRIANGLES} of {group.name} is not [triangles, 3] of points 0 to {count - 1}"
+            )
+        return found
 
     def _column(self, group: Any, name: str, count: int | None) -> Float[np.ndarray, "points"]:
         if name in group:

@@ -13,6 +13,7 @@ import csv
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,14 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 AXES = ("x", "y", "z")
+# The faces of cells by their corners, which are the first points of a cell.
+FLAT = {"triangle": ((0, 1, 2),), "quad": ((0, 1, 2, 3),)}
+SOLID: dict[str, tuple[tuple[int, ...], ...]] = {
+    "tetra": ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)),
+    "hexahedron": ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7)),
+    "wedge": ((0, 1, 2), (3, 4, 5), (0, 1, 4, 3), (1, 2, 5, 4), (2, 0, 3, 5)),
+    "pyramid": ((0, 1, 2, 3), (0, 1, 4), (1, 2, 4), (2, 3, 4), (3, 0, 4)),
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,9 @@ class Columns:
         points = np.stack([np.asarray(mesh[a], dtype=np.float64) for a in axes], 1)
         rest = {name: _numbers(array) for name, array in mesh.items() if name not in axes}
         return Parts(points, {k: a for k, a in rest.items() if a is not None and a.shape[:1] == points.shape[:1]})
+
+    def surface(self, mesh: Any) -> np.ndarray:
+        return np.zeros((0, 3), int)
 
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         columns = {**mesh, **arrays}
@@ -121,6 +133,20 @@ class Meshio:
             np.concatenate([b.ravel() for b in blocks]) if blocks else np.zeros(0, int),
         )
 
+    def surface(self, mesh: Any) -> np.ndarray:
+        found: dict[int, list[np.ndarray]] = {3: [np.zeros((0, 3), int)], 4: [np.zeros((0, 4), int)]}
+        inside: dict[int, list[np.ndarray]] = {3: [], 4: []}
+        for block in mesh.cells:
+            kind, cells = block.type.rstrip("0123456789"), np.asarray(block.data)
+            for face in FLAT.get(kind, ()):
+                found[len(face)].append(cells[:, face])
+            for face in SOLID.get(kind, ()):
+                inside[len(face)].append(cells[:, face])
+        for count, faces in inside.items():
+            found[count] += [_once(np.concatenate(faces))] if faces else []
+        triangles, quads = (np.concatenate(faces) for faces in found.values())
+        return np.concatenate([triangles, quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
+
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import meshio
 
@@ -161,6 +187,13 @@ class PyVista:
             np.asarray(grid.cell_connectivity),
         )
 
+    def surface(self, mesh: Any) -> np.ndarray:
+        with warnings.catch_warnings(action="ignore"):  # its default algorithm will change: either serves
+            found = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
+        if not len(found.faces):
+            return np.zeros((0, 3), int)
+        return np.asarray(found.point_data["vtkOriginalPointIds"])[found.regular_faces]
+
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import pyvista
 
@@ -179,13 +212,17 @@ LIBRARIES = {"numpy": Columns(), "meshio": Meshio(), "pyvista": PyVista()}
 
 
 def read(library: str, path: Path, result: Path) -> None:
-    """Write points and numeric point arrays of a mesh to an npz file: points, names, and 0, 1, ... by their order."""
-    parts = LIBRARIES[library].parts(LIBRARIES[library].read(path))
+    """Write points and numeric point arrays of a mesh to an npz file: points, names, and 0, 1, ... by their order.
+
+    ``triangles`` are those of its surface: what bounds cells with volume, and cells without.
+    """
+    mesh = LIBRARIES[library].read(path)
+    parts = LIBRARIES[library].parts(mesh)
     _sound(parts)
-    numbered = {str(k): array for k, array in enumerate(parts.at_points.values())}
-    np.savez(
-        result, points=parts.points.astype(np.float64), names=np.array(list(parts.at_points), dtype="U"), **numbered
-    )
+    arrays = {str(k): array for k, array in enumerate(parts.at_points.values())}
+    arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(parts.at_points), dtype="U")}
+    arrays["triangles"] = np.asarray(LIBRARIES[library].surface(mesh), dtype=np.int32).reshape(-1, 3)
+    np.savez(result, **arrays)  # type: ignore[arg-type]
 
 
 def add(library: str, path: Path, given: Path, result: Path) -> None:
@@ -219,6 +256,12 @@ def _sound(parts: Parts) -> None:
     ids = parts.connectivity
     if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
         sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
+
+
+def _once(faces: np.ndarray) -> np.ndarray:
+    """Return the faces that no other has the corners of: two cells with volume share those inside."""
+    _, first, counts = np.unique(np.sort(faces, 1), axis=0, return_index=True, return_counts=True)
+    return faces[np.sort(first[counts == 1])]
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import Card, read_card
+from ikno.data.files import TRIANGLES
 from ikno.data.meshes import MESHES, Mesh, column, plane, read_mesh
-from ikno.data.writers import Group, write_groups
+from ikno.data.writers import Column, Group, write_groups
 from ikno.errors import UserError
 
 SUFFIXES = (*MESHES, ".csv", ".npz")
@@ -28,14 +28,15 @@ def import_meshes(
     """Write the meshes of a folder, in the order of their names, to ``out`` (.h5), and a card (.toml) beside it.
 
     ``inputs`` and ``targets`` are point arrays that all meshes have. The set has two axes if the third coordinate of
-    the first mesh is constant, else three; the meshes may differ in their number of points.
+    the first mesh is constant, else three; the meshes may differ in their number of points. In space the triangles of
+    their surfaces are kept for pictures.
     """
     if out.suffix not in (".h5", ".hdf5"):
         raise UserError(f"{out}: the set is an .h5 file; name it so")
     names = [*inputs, *targets]
     if not targets:
         raise UserError("--targets: what is to be predicted? name point arrays of the meshes")
-    odd = [n for n in names if names.count(n) > 1 or n in AXES or "/" in n or not n.strip(". ")]
+    odd = [n for n in names if names.count(n) > 1 or n in (*AXES, TRIANGLES) or "/" in n or not n.strip(". ")]
     if odd:
         raise UserError(f"{odd[0]!r}: not a name that the set can hold, or there twice; rename the point array")
     card = out.with_suffix(".toml")
@@ -70,11 +71,14 @@ def import_meshes(
     return read_card(card)
 
 
-def _sample(mesh: Mesh, dim: int, names: Sequence[str]) -> dict[str, Float32[np.ndarray, "points"]]:
+def _sample(mesh: Mesh, dim: int, names: Sequence[str]) -> dict[str, Column]:
     points = plane(mesh, dim)
     columns = {axis: points[:, k] for k, axis in enumerate(AXES[:dim])}
     columns |= {name: column(mesh, name) for name in names}
-    return {name: values.astype(np.float32) for name, values in columns.items()}
+    found: dict[str, Column] = {name: values.astype(np.float32) for name, values in columns.items()}
+    if dim == 3 and len(mesh.triangles):
+        found[TRIANGLES] = mesh.triangles
+    return found
 
 
 def _text(words: str) -> str:

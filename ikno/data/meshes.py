@@ -10,12 +10,12 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int32, Shaped
 
 from ikno.atomic import whole_file
 from ikno.data import mesh_files
@@ -41,12 +41,13 @@ MEMORY, MEMORY_PER_BYTE = 4 << 30, 60
 
 @dataclass(frozen=True)
 class Mesh:
-    """Points of a mesh file and the numeric arrays at them; the cells stay in the file."""
+    """Points of a mesh file, numeric arrays at them and the triangles of its surface; the cells stay in the file."""
 
     path: Path
     library: str
     points: Float[np.ndarray, "points axes"]
     arrays: dict[str, Shaped[np.ndarray, "points ..."]]
+    triangles: Int32[np.ndarray, "triangles 3"] = field(default_factory=lambda: np.zeros((0, 3), np.int32))
 
 
 def read_mesh(path: Path, result: str | None = None) -> Mesh:
@@ -163,7 +164,8 @@ def _mesh(path: Path, library: str, made: dict[str, np.ndarray]) -> Mesh:
     bad = np.flatnonzero(~np.isfinite(points).all(1))
     if len(bad):
         raise UserError(f"{path}: {len(bad)} points have NaN or infinite coordinates, the first is number {bad[0]}")
-    return Mesh(path, library, points, {name: made[str(k)] for k, name in enumerate(made["names"].tolist())})
+    arrays = {name: made[str(k)] for k, name in enumerate(made["names"].tolist())}
+    return Mesh(path, library, points, arrays, made["triangles"])
 
 
 def _rank(arrays: zipfile.ZipFile, name: str) -> int:

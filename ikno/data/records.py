@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import AfterValidator, PositiveFloat, PositiveInt
 
 from ikno.config import Settings
@@ -28,13 +28,14 @@ class Trajectory:
     """One simulation as stored: values (solution) and conditions (known coefficients) at points, at some times.
 
     Steady problems have one time. Conditions without a time of their own hold at all times. Points on a surface may
-    have the areas they stand for.
+    have the areas they stand for, and the triangles between them for pictures.
     """
 
     points: Float[np.ndarray, "points dim"]
     values: Float[np.ndarray, "times points variables"]
     conditions: Float[np.ndarray, "_ points conditions"] | None = None
     areas: Float[np.ndarray, " points"] | None = None
+    triangles: Int[np.ndarray, "triangles 3"] | None = None
 
 
 class Generator(Settings, ABC):

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int32
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import NORMALS, Card
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
-Group = tuple[Mapping[str, Float32[np.ndarray, "points"]], Mapping[str, float]]
+Column = Float32[np.ndarray, "points"] | Int32[np.ndarray, "triangles 3"]
+Group = tuple[Mapping[str, Column], Mapping[str, float]]
 
 
 def files_of(card: Card, path: Path, samples: int) -> dict[Path, slice]:
@@ -43,7 +44,7 @@ def group_of(card: Card, made: Trajectory) -> Group:
 
 
 def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> int:
-    """Write one group of 1-D arrays and numbers (attributes) per sample, as HDF5, and return how many.
+    """Write one group of arrays and numbers (attributes) per sample, as HDF5, and return how many.
 
     The file appears only when it is complete. Not with h5netcdf, whose attributes are arrays of one number.
     """

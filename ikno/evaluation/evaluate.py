@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ikno.data.files import open_data
 from ikno.data.problem import Problem
@@ -31,7 +31,10 @@ OWN = "released file or data of your own"
 
 @dataclass(frozen=True)
 class Fields:
-    """One sample with its prediction, in physical units, at the times that are predicted (the start is not)."""
+    """One sample with its prediction, in physical units, at the times that are predicted (the start is not).
+
+    ``triangles``: those of its surface, if they are known and all their points are here.
+    """
 
     sample: int
     points: Float[np.ndarray, "points dim"]
@@ -41,6 +44,7 @@ class Fields:
     times: tuple[float, ...]
     variables: tuple[str, ...]
     input_names: tuple[str, ...]
+    triangles: Int[np.ndarray, "triangles 3"] | None = None
 
 
 def evaluate(
@@ -188,6 +192,7 @@ def fields(
                 tuple(problem.times[j] for j in visited),
                 problem.card.active,
                 surrogate.signature.inputs,
+                made.triangles,
             )
         )
     return result

@@ -12,12 +12,14 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from scipy.spatial import KDTree
 
 from ikno.errors import UserError
+from ikno.plots.surfaces import Seen, seen
 
 # All are safe for the color-blind; errors have their own map, so that they are not taken for values.
 SIGNED, PLAIN, ERRORS = "RdBu_r", "viridis", "PuOr_r"
@@ -104,26 +106,67 @@ class Scatter:
         shown.set_array(values[self.kept])
 
 
+class Surface:
+    """A surface in space from two sides, one view below the other, colored like a map and shaded like a body."""
+
+    projection = None
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        self.aspect = float(np.clip(seen.empty.shape[0] / seen.empty.shape[1], 0.2, 3))
+
+    def image(self, values: Float[np.ndarray, "points"], scale: Scale) -> Float[np.ndarray, "rows columns 4"]:
+        """Return the colors of the pixels; values that are not finite stay empty."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = (values.astype(np.float64)[self.seen.index] * self.seen.weights).sum(-1)
+        colors = ScalarMappable(Normalize(*scale[:2]), scale[2]).to_rgba(found)
+        colors[..., :3] *= self.seen.shade[..., None]
+        colors[self.seen.empty | ~np.isfinite(found)] = (1, 1, 1, 0)
+        return colors
+
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        shown = axis.imshow(self.image(values, scale))
+        shown.set_cmap(scale[2])  # for the color bar: the picture has its colors already
+        shown.set_clim(*scale[:2])
+        return shown
+
+    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
+        shown.set_data(self.image(values, (*shown.get_clim(), shown.get_cmap().name)))
+
+
+Drawing = Canvas | Curve | Scatter | Surface
+
+
 @dataclass
 class Panel:
-    """One field to draw."""
+    """One field to draw; ``name`` is written along its color bar."""
 
     values: Float[np.ndarray, "points"]
     scale: Scale
     title: str = ""
+    name: str = ""
 
 
 @dataclass
 class Row:
     """Fields on one cloud, side by side."""
 
-    canvas: Canvas | Curve | Scatter
+    canvas: Drawing
     label: str
     panels: list[Panel]
 
 
-def canvas_of(points: Float[np.ndarray, "points dim"]) -> Canvas | Curve | Scatter:
-    """Return what draws fields on these points."""
+def canvas_of(
+    points: Float[np.ndarray, "points dim"], triangles: Int[np.ndarray, "triangles 3"] | None = None
+) -> Drawing:
+    """Return what draws fields on these points: in space a surface if they lie on one and it can be drawn, else dots.
+
+    Without its triangles a surface is made of discs.
+    """
+    if points.shape[1] == 3 and (found := seen(points, triangles)) is not None:
+        return Surface(found)
     return (Curve, Canvas, Scatter)[points.shape[1] - 1](points)
 
 
@@ -164,9 +207,9 @@ def table(rows: Sequence[Row]) -> tuple[Any, list[tuple[Any, Any, Row]]]:
         drawn = [row.canvas.draw(a, p.values, p.scale) for a, p in zip(line, row.panels, strict=False)]
         # Neighbors with one scale share a color bar; curves have none.
         for _, group in groupby(zip(row.panels, line, drawn, strict=False), lambda cell: cell[0].scale):
-            _, members, shown = zip(*group, strict=True)
+            panels, members, shown = zip(*group, strict=True)
             if isinstance(shown[0], ScalarMappable):
-                figure.colorbar(shown[0], ax=members, shrink=0.8)
+                figure.colorbar(shown[0], ax=members, shrink=0.8, label=panels[0].name)
         for axis, panel in zip(line, row.panels, strict=False):
             axis.set_title(panel.title, fontsize=10)
         if row.canvas.projection == "3d":  # axes in space are switched off, and their labels with them

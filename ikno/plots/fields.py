@@ -33,13 +33,13 @@ def plot_fields(fields: Sequence[Fields], out: Path) -> list[Path]:
         raise UserError(f"{out}: there is no sample to draw; give at least one")
     rows = []
     for field in fields:
-        canvas, names = canvas_of(field.points), field.input_names
+        canvas, names = canvas_of(field.points, field.triangles), field.input_names
         for v, name in enumerate(field.variables[:MAX_VARIABLES]):
             panels = _compared(field, v, slice(-1, None))(-1)
             if names:
                 k = names.index(name) if name in names else 0
                 values = field.inputs[:, k]
-                panels.insert(0, Panel(values, scale(values), f"input {names[k]}"))
+                panels.insert(0, Panel(values, scale(values), f"input {names[k]}", names[k]))
             label = f"sample {field.sample}" + (f", {name}" if len(field.variables) > 1 else "")
             rows.append(Row(canvas, label, panels))
     first = fields[0]
@@ -52,14 +52,14 @@ def plot_rollout(field: Fields, out: Path, columns: int = 5) -> list[Path]:
     check_name(out)
     if len(field.times) < 2:
         raise UserError(f"{out}: a rollout needs several times, found {len(field.times)}; draw the fields instead")
-    canvas, rows = canvas_of(field.points), []
+    canvas, rows = canvas_of(field.points, field.triangles), []
     named = [(name, _compared(field, v, slice(None))) for v, name in enumerate(field.variables[:MAX_VARIABLES])]
     chosen = _spread(len(field.times), columns)
     for name, at in named:
         by_part = zip(*(at(k) for k in chosen), strict=True)
         for part, panels in zip(("truth", "prediction", "error"), by_part, strict=True):
             titles = [p.title if part == "error" else "" for p in panels]
-            shown = [Panel(p.values, p.scale, title) for p, title in zip(panels, titles, strict=True)]
+            shown = [Panel(p.values, p.scale, title, p.name) for p, title in zip(panels, titles, strict=True)]
             rows.append(Row(canvas, f"{part} {name}", shown))
     for panel, k in zip(rows[0].panels, chosen, strict=True):
         panel.title = f"t = {field.times[k]:.4g}"
@@ -81,7 +81,7 @@ def plot_errors_of(fields: Mapping[str, Fields], out: Path, columns: int = 5) ->
     if not fields:
         raise UserError(f"{out}: there is no model to draw; give at least one")
     first = next(iter(fields.values()))
-    canvas, truth = canvas_of(first.points), first.truth[-1, :, 0]
+    canvas, truth = canvas_of(first.points, first.triangles), first.truth[-1, :, 0]
     errors = {label: field.prediction[-1, :, 0] - truth for label, field in fields.items()}
     tops = sorted(float(np.quantile(np.abs(e), 0.998)) if np.isfinite(e).all() else np.inf for e in errors.values())
     top = tops[(len(tops) - 1) // 2]
@@ -106,8 +106,8 @@ def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
         label = f"sample {i}" + "".join(f"\n{name} {column[0]:.3g}" for name, column, same in inputs if same)
         fields = [(name, column) for name, column, same in inputs if not same][:6]
         fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.active]
-        panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "") for name, column in fields]
-        rows.append(Row(canvas_of(made.points), label, panels))
+        panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "", name) for name, column in fields]
+        rows.append(Row(canvas_of(made.points, made.triangles), label, panels))
     for column in zip(*(row.panels for row in rows), strict=True):
         shared = scale(np.concatenate([p.values for p in column]))
         for panel in column:
@@ -118,7 +118,7 @@ def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
 def _in_time(dataset: Dataset, out: Path, columns: int) -> list[Path]:
     card, made = dataset.card, dataset[0]
     assert card.times is not None
-    times, canvas = np.linspace(*card.times, card.snapshots), canvas_of(made.points)
+    times, canvas = np.linspace(*card.times, card.snapshots), canvas_of(made.points, made.triangles)
     fields = {v: made.values[..., card.variables.index(v)] for v in card.active}
     scales, rows = {v: scale(f) for v, f in fields.items()}, []
     if made.conditions is not None:
@@ -150,8 +150,9 @@ def _compared(field: Fields, v: int, times: slice) -> Callable[[int], list[Panel
         found = sums(field.truth[k, :, v : v + 1], field.prediction[k, :, v : v + 1], [0.0], [1.0])
         title = f"relative $L^1$ error {percent(relative_errors([found], [[0]]).item())}"
         values = (field.truth[k, :, v], field.prediction[k, :, v])
-        both = [Panel(f, common, name) for f, name in zip(values, ("truth", "prediction"), strict=True)]
-        return [*both, Panel(errors[k], (-top, top, ERRORS), title)]
+        name = field.variables[v]
+        both = [Panel(f, common, part, name) for f, part in zip(values, ("truth", "prediction"), strict=True)]
+        return [*both, Panel(errors[k], (-top, top, ERRORS), title, f"error of {name}")]
 
     return at
 

@@ -1,6 +1,7 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
 from ikno.surrogate.ensemble import Ensemble
+from ikno.surrogate.gradient import Gradient
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.rollout import STRATEGIES, path, rollout
@@ -13,6 +14,7 @@ __all__ = [
     "Calibration",
     "Ensemble",
     "Estimate",
+    "Gradient",
     "Normalizer",
     "Quantiles",
     "Signature",

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ikno.errors import UserError
+from ikno.surrogate.gradient import gradient
 from ikno.surrogate.intervals import Band, Calibration, estimate
 from ikno.surrogate.surrogate import Signature, Surrogate
 
@@ -52,3 +53,5 @@ class Ensemble:
         values = [m.predict(points, conditions, queries, time, lead, start, steps) for m in self.members]
         found = estimate(values, self.calibration, intervals, time, lead, steps)
         return found if spread or intervals is not None else found.mean
+
+    gradient = gradient

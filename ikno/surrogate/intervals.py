@@ -123,6 +123,7 @@ def estimate(
 ) -> Estimate:
     """Return mean and spread over the members' values [..., points, variables], and intervals if a band is named."""
     stacked = torch.stack([torch.as_tensor(v) for v in values])
+    stacked = stacked if band is None else stacked.detach()  # the ends of intervals have no gradients
     mean, spread = stacked.mean(0), stacked.std(0, correction=0)
     found = [mean, spread]
     if band is not None:

@@ -18,6 +18,7 @@ from ikno.data.pairs import MODES, Moments, Statistics
 from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.models import build
+from ikno.surrogate.gradient import gradient
 from ikno.surrogate.intervals import Band, Calibration, estimate
 from ikno.surrogate.normalize import Normalizer
 
@@ -182,7 +183,8 @@ class Surrogate(nn.Module):
         is predicted (modes residual and derivative) u(t) is needed at the queries too: ``start``, by default linear
         interpolation between the points. In ``steps`` equal steps each takes the result of the last as its input, and
         the conditions of the first. With ``spread``, or ``intervals`` pointwise or whole field, an ``Estimate``: mean,
-        spread (zero for one run, see ``Ensemble``), lower and upper.
+        spread (zero for one run, see ``Ensemble``), lower and upper. Tensors that require gradients get them, as
+        anywhere in torch; ``gradient`` is for all others.
         """
         single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
         if steps == 1:
@@ -190,10 +192,12 @@ class Surrogate(nn.Module):
         else:
             values = self._in_steps(points, conditions, queries, time, lead, start, steps)
         values = values[0] if single else values
-        values = values.cpu().numpy() if isinstance(points, np.ndarray) else values
+        values = values.detach().cpu().numpy() if isinstance(points, np.ndarray) else values
         if not spread and intervals is None:
             return values
         return estimate([values], self.calibration, intervals, time, lead, steps)
+
+    gradient = gradient
 
     def _in_steps(
         self,
@@ -231,7 +235,7 @@ class Surrogate(nn.Module):
         x = self._points(points, "points")
         inputs = self._inputs(x, conditions)
         t, tau = self._clock(inputs.shape[0], time, lead)
-        with self._inference():
+        with self._inference(x, inputs):
             latent = self.features(inputs, t, tau)
             if self._has_encoder:
                 latent = getattr(self.model, "encode")(latent, self._for_model(x))  # noqa: B009
@@ -246,7 +250,7 @@ class Surrogate(nn.Module):
         batch = state.latent.shape[0]
         if x.shape[0] not in (1, batch):
             raise UserError(f"queries: {x.shape[0]} clouds for {batch} inputs; give one for all or one each")
-        with self._inference():
+        with self._inference(state.latent, state.points, state.start, x, start):
             if self._has_encoder:
                 output = getattr(self.model, "decode")(state.latent, self._for_model(x))  # noqa: B009
             else:
@@ -265,12 +269,13 @@ class Surrogate(nn.Module):
         return hasattr(self.model, "encode")
 
     @contextmanager
-    def _inference(self) -> Iterator[None]:
-        """Leave out gradients and dropout for a while."""
+    def _inference(self, *given: Array | None) -> Iterator[None]:
+        """Leave out dropout for a while, and gradients unless they are wanted in what is given."""
         training = self.training
         self.eval()
         try:
-            with torch.no_grad():
+            wanted = any(isinstance(array, Tensor) and array.requires_grad for array in given)
+            with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
                 yield
         finally:
             self.train(training)
@@ -285,6 +290,11 @@ class Surrogate(nn.Module):
                 raise UserError(f"start: shape {list(start.shape)}, expected {list(expected)}: {names} at the queries")
             return given
         assert state.start is not None
+        if torch.is_grad_enabled():
+            raise UserError(
+                "start: u(t) at the queries is needed for gradients, as interpolation between the points has none; "
+                "give it, or leave the queries out"
+            )
         found = []
         for b in range(state.latent.shape[0]):
             points, queries = (p[b if p.shape[0] > 1 else 0].cpu().numpy() for p in (state.points, x))

@@ -4,11 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import meshio
 import numpy as np
 import pytest
 
 from ikno.cli import main
+from ikno.data.batches import Samples
 from ikno.data.library import load_data
 from ikno.data.mesh_sets import import_meshes
 from ikno.errors import UserError
@@ -90,3 +92,26 @@ def test_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "set.toml").write_text("mine")
     with pytest.raises(UserError, match=r"set\.toml: exists already"):
         import_meshes(folder, ["f"], ["p"], out)
+
+
+def test_surfaces_are_kept_in_space(tmp_path: Path) -> None:
+    """For pictures of all points; a set in the plane has none, and damaged ones are refused."""
+    (tmp_path / "meshes").mkdir()
+    for k in range(3):
+        solved(tmp_path / "meshes" / f"case{k}.vtu", 12, k, dim=3)
+    card = import_meshes(tmp_path / "meshes", ["f"], ["p"], tmp_path / "set.h5")
+    with load_data(str(tmp_path / "set.toml")) as data:
+        assert data[1].triangles is not None
+        assert data[1].triangles.tolist() == [[0, 1, 2]]
+    samples = Samples(tmp_path / "set.h5", card, range(3), None, "first", 0)
+    assert samples.get(0).triangles is not None
+    assert Samples(tmp_path / "set.h5", card, range(3), 5, "first", 0).get(0).triangles is None
+    import_meshes(tmp_path / "meshes", ["f"], ["p"], tmp_path / "bad.h5")
+    with h5py.File(tmp_path / "bad.h5", "a") as file:
+        group = file["000002"]
+        assert isinstance(group, h5py.Group)
+        group["Triangles"][0] = [0, 1, 12]  # type: ignore[index]
+    with load_data(str(tmp_path / "bad.toml")) as data, pytest.raises(UserError, match=r"Triangles of /000002 is not"):
+        data[2]
+    with pytest.raises(UserError, match="'Triangles': not a name"):
+        import_meshes(tmp_path / "meshes", [], ["Triangles"], tmp_path / "other.h5")

@@ -381,3 +381,27 @@ def test_axes_and_inputs() -> None:
         plane(deep, 2)
     with pytest.raises(UserError, match="2 coordinates, but the model has 3 axes; add a column z"):
         plane(Mesh(Path("a.csv"), "numpy", POINTS[:, :2], {}), 3)
+
+
+CUBE = [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]]
+SOLIDS: dict[str, Any] = {
+    # corners and cells, and the area of the surface
+    "hexahedron": ([[x, y, z + k] for k in (0, 1, 2) for x, y, z in CUBE], [[*range(8)], [*range(4, 12)]], 10.0),
+    "tetra": ([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 2, 3]], 1.5 + 3**0.5 / 2),
+    "wedge": ([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1]], [[*range(6)]], 3 + 2**0.5),
+    "pyramid": ([*CUBE, [0, 0, 1]], [[*range(5)]], 2 + 2**0.5),
+    "quad": ([*CUBE, [2, 0, 0], [2, 1, 0]], [[0, 1, 2, 3], [1, 4, 5, 2]], 2.0),
+    "triangle": (CUBE, [[0, 1, 2], [0, 2, 3]], 1.0),
+}
+
+
+@pytest.mark.parametrize("library", ["meshio", "pyvista"])
+@pytest.mark.parametrize("kind", SOLIDS)
+def test_the_surface_of_cells(tmp_path: Path, kind: str, library: str) -> None:
+    """Its area, and that of two cells the face between them is not part of it."""
+    points, cells, area = SOLIDS[kind]
+    meshio.Mesh(np.array(points, float), [(kind, np.array(cells))]).write(tmp_path / "solid.vtu")
+    mesh_files.read(library, tmp_path / "solid.vtu", tmp_path / "read.npz")
+    with np.load(tmp_path / "read.npz") as made:
+        a, b, c = made["points"][made["triangles"]].swapaxes(0, 1)
+    assert np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2 == pytest.approx(area)

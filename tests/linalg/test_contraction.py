@@ -650,6 +650,35 @@ def test_density_weights_equal_their_formula(d, kind):
         torch.testing.assert_close(found[b, :n], 1 / (weights @ weights.sum(0)), rtol=1e-11, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["uniform", "lines"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_density_weights_have_the_gradients_of_their_formula(d, kind):
+    """On a grid line, a kink of the hats, it is the mean of both sides."""
+    grid = Grid((5, 3, 9)[:d], (0.0, -1.0, 2.0)[:d], (1.0, 1.0, 4.0)[:d])
+    x = draw(kind, grid, clouds=2, points=20)
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    mask[1, 15:] = False
+    factors = torch.linspace(1, 2, 20, dtype=torch.float64)
+    leaf = x.clone().requires_grad_()
+    (density_weights(locate(leaf, grid, mask)) * factors).sum().backward()
+    assert leaf.grad is not None
+    assert (leaf.grad[1, 15:] == 0).all()
+
+    def formula(y, n):
+        weights = hats(y, grid)
+        return (factors[:n] / (weights @ weights.sum(0))).sum()
+
+    step = 1e-6
+    for b, n in ((0, 20), (1, 15)):
+        expected = torch.zeros(n, d, dtype=torch.float64)
+        for i, j in product(range(n), range(d)):
+            up, down = x[b, :n].clone(), x[b, :n].clone()
+            up[i, j] += step
+            down[i, j] -= step
+            expected[i, j] = (formula(up, n) - formula(down, n)) / (2 * step)
+        torch.testing.assert_close(leaf.grad[b, :n], expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("d", [1, 2])
 def test_density_weights_integrate(d):
     """Half of the points in a hundredth of the box hardly change a weighted mean, but spoil the plain one."""
