@@ -5,7 +5,7 @@ Everything is read sample by sample, as float32, and checked as it is read. Noth
 
 import csv
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +22,13 @@ from ikno.errors import UserError
 
 SUFFIXES = {"netcdf": (".nc", ".h5", ".hdf5"), "npz": (".npz",), "csv": ("",), "groups": (".h5", ".hdf5")}
 
-
 Array = np.ndarray | h5py.Dataset
+Rows = Callable[[int], slice]  # from the number of points of a sample to those that are wanted
+
+
+def all_rows(count: int) -> slice:
+    """Return all of so many points."""
+    return slice(0, count)
 
 
 class Dataset:
@@ -36,9 +41,13 @@ class Dataset:
         return self._source.samples
 
     def __getitem__(self, sample: int) -> Trajectory:
+        return self.read(sample)
+
+    def read(self, sample: int, rows: Rows = all_rows) -> Trajectory:
+        """Return a trajectory at some of its points; only these are read where the format allows it."""
         if not 0 <= sample < len(self):
             raise IndexError(f"sample {sample} of {len(self)}")
-        made = self._source.read(sample)
+        made = self._source.read(sample, rows)
         parts = {"points": made.points, "values": made.values, "conditions": made.conditions}
         for what, array in parts.items():
             if array is not None and not np.isfinite(array).all():
@@ -56,7 +65,7 @@ class Dataset:
     @property
     def shape(self) -> dict[str, int]:
         """The sizes of the file: samples, times, points (of the first sample), variables, conditions, dim."""
-        first = self._source.read(0)
+        first = self._source.read(0, all_rows)
         channels = 0 if first.conditions is None else first.conditions.shape[2]
         times, points, variables = first.values.shape
         sizes = {"samples": len(self), "times": times, "points": points, "variables": variables}
@@ -186,8 +195,9 @@ class _Joined:
         self.first, self.second, self.attributes = first, second, first.attributes
         self.samples = len(first) + len(second)
 
-    def read(self, sample: int) -> Trajectory:
-        return self.first[sample] if sample < len(self.first) else self.second[sample - len(self.first)]
+    def read(self, sample: int, rows: Rows) -> Trajectory:
+        first = sample < len(self.first)
+        return self.first.read(sample, rows) if first else self.second.read(sample - len(self.first), rows)
 
 
 class _Arrays:
@@ -261,19 +271,26 @@ class _Arrays:
                 f"{self.path}: {name} has shape {list(shape)}, expected 1 or {self.times} times at {self.nodes} points"
             )
 
-    def read(self, sample: int) -> Trajectory:
-        nodes = self.nodes
-        index = sample if self.points.ndim > 2 and self.points.shape[0] > 1 else 0
-        points = self.points[index] if self.points.ndim > 2 else self.points[:]
-        values = np.asarray(self.values[sample]).reshape(self.times, nodes, -1)
+    def read(self, sample: int, rows: Rows) -> Trajectory:
+        chosen, count = rows(self.nodes), len(self.card.conditions)
+        nodes = len(range(*chosen.indices(self.nodes)))
+        own = self.points.ndim > 2 and self.points.shape[0] > 1
+        lead = (sample if own else 0, ...) if self.points.ndim > 2 else ()
+        points = np.asarray(self.points[(*lead, chosen, slice(None))]).reshape(nodes, -1)
+        values = self._at(self.values, len(self.card.variables), sample, chosen).reshape(self.times, nodes, -1)
         conditions = None
         if self.conditions is not None:
-            c = np.asarray(self.conditions[sample])
-            flat = c.ndim == 1 and len(c) == len(self.card.conditions)
-            conditions = (
-                np.broadcast_to(c, (1, nodes, len(c))) if flat else c.reshape(-1, nodes, len(self.card.conditions))
-            )
-        return _trajectory(np.asarray(points).reshape(nodes, -1), values, conditions)
+            if self.conditions.ndim == 2 and self.conditions.shape[1] == count:
+                c = np.asarray(self.conditions[sample])
+                conditions = np.broadcast_to(c, (1, nodes, count))
+            else:
+                conditions = self._at(self.conditions, count, sample, chosen).reshape(-1, nodes, count)
+        return _trajectory(points, values, conditions)
+
+    def _at(self, array: Array, channels: int, sample: int, rows: slice) -> np.ndarray:
+        """Return some points of a sample; they are the last axis where a single channel has none of its own."""
+        last = channels == 1 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] != 1))
+        return np.asarray(array[(sample, ..., rows) if last else (sample, ..., rows, slice(None))])
 
 
 class _Groups:
@@ -289,28 +306,38 @@ class _Groups:
         self.samples = len(self.names)
         if not self.names:
             raise UserError(f"{path}: no groups; expected one group per sample with CoordinateX, ...")
-        self.read(0)
+        self.read(0, all_rows)
 
-    def read(self, sample: int) -> Trajectory:
+    def read(self, sample: int, rows: Rows) -> Trajectory:
         group = self.file[self.names[sample]]
         axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
-        count = len(self._column(group, axes[0], None))
-        points = np.stack([self._column(group, a, count) for a in axes], 1)
-        values = np.stack([self._column(group, v, count) for v in self.card.variables], 1)
-        columns = [self._column(group, c, count) for c in self.card.conditions]
+        count = self._count(group, axes[0])
+        chosen = rows(count)
+        points = np.stack([self._column(group, a, count, chosen) for a in axes], 1)
+        values = np.stack([self._column(group, v, count, chosen) for v in self.card.variables], 1)
+        columns = [self._column(group, c, count, chosen) for c in self.card.conditions]
         return _trajectory(points, values[None], np.stack(columns, 1)[None] if columns else None)
 
-    def _column(self, group: Any, name: str, count: int | None) -> Float[np.ndarray, "points"]:
-        if name in group:
-            values = np.asarray(group[name], dtype=np.float32)
-            if values.ndim != 1 or count not in (None, len(values)):
-                raise UserError(
-                    f"{self.path}: {name} of {group.name} has shape {list(values.shape)}, "
-                    f"expected [{count or 'points'}]"
-                )
-            return values
-        if name in group.attrs and count is not None:
-            return np.full(count, float(group.attrs[name]), dtype=np.float32)
+    def _count(self, group: Any, name: str) -> int:
+        shape = self._shape(group, name)
+        if shape is None:
+            raise UserError(f"{self.path}: {group.name} has no array {name!r}")
+        if len(shape) != 1:
+            raise UserError(f"{self.path}: {name} of {group.name} has shape {list(shape)}, expected [points]")
+        return shape[0]
+
+    def _shape(self, group: Any, name: str) -> tuple[int, ...] | None:
+        """Return the shape of an array, None where there is no array of that name."""
+        return group[name].shape if name in group and isinstance(group[name], h5py.Dataset) else None
+
+    def _column(self, group: Any, name: str, count: int, rows: slice) -> Float[np.ndarray, "points"]:
+        shape = self._shape(group, name)
+        if shape is not None and shape != (count,):
+            raise UserError(f"{self.path}: {name} of {group.name} has shape {list(shape)}, expected [{count}]")
+        if shape is not None:
+            return np.asarray(group[name][rows], dtype=np.float32)
+        if name in group.attrs:
+            return np.full(len(range(*rows.indices(count))), float(group.attrs[name]), dtype=np.float32)
         raise UserError(f"{self.path}: {group.name} has neither an array nor an attribute {name!r}")
 
 
@@ -330,24 +357,25 @@ class _Tables:
         if not card.steady:
             raise UserError(f"{path}: csv files hold one snapshot each; use npz or NetCDF for times")
 
-    def read(self, sample: int) -> Trajectory:
+    def read(self, sample: int, rows: Rows) -> Trajectory:
         path = self.files[sample]
         names = [*"xyz"[: self.card.dim], *self.card.variables, *self.card.conditions]
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                rows = csv.DictReader(file)
-                missing = [n for n in names if n not in (rows.fieldnames or [])]
+                lines = csv.DictReader(file)
+                missing = [n for n in names if n not in (lines.fieldnames or [])]
                 if missing:
                     raise UserError(
-                        f"{path}: no column {missing[0]!r}; the file has {', '.join(rows.fieldnames or [])}"
+                        f"{path}: no column {missing[0]!r}; the file has {', '.join(lines.fieldnames or [])}"
                     )
-                table = np.array([[float(row[n]) for n in names] for row in rows], dtype=np.float32)
+                table = np.array([[float(line[n]) for n in names] for line in lines], dtype=np.float32)
         except (ValueError, TypeError, UnicodeDecodeError, csv.Error) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: sample {sample} is no table of numbers: {error}") from None
         if len(table) == 0:
             raise UserError(f"{path}: sample {sample} has no points")
+        table = table[rows(len(table))]
         d, v = self.card.dim, len(self.card.variables)
         conditions = table[None, :, d + v :] if self.card.conditions else None
         return _trajectory(table[:, :d], table[None, :, d : d + v], conditions)

@@ -28,7 +28,9 @@ def _density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
         clouds, points = cloud.points.shape[:2]
         ones = torch.ones(clouds * points, 1, 1, dtype=w.bases[0].dtype, device=cloud.points.device)
         density = ones.new_zeros(clouds * points + 1, 1, 1)
-        for strip in w.strips(1, 1 << 22):
-            w.sample(w.spread(ones, strip), strip, density)
+        team = cloud.team
+        for strip in w.strips(1, 1 << 22, empty=team is not None):  # in a team all go through the same strips
+            counts = w.spread(ones, strip)
+            w.sample(counts if team is None else team.total(counts), strip, density)
         density = density[:-1].view(clouds, points).to(cloud.points.dtype)
         return torch.where(density > 0, 1 / density.clamp(min=torch.finfo(density.dtype).tiny), 0)
