@@ -50,7 +50,8 @@ def steps(rank: int, size: int, port: int, points: int, repeats: int, threads: i
             losses = sample_losses(output, target, None, "relative_l2", processes.team).mean()
             losses.backward()
             if turn == 0:  # before the weights change
-                loss, norm = losses.detach(), torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+                gradients = [p.grad for p in model.parameters() if p.grad is not None]
+                loss, norm = losses.detach(), torch.nn.utils.get_total_norm(gradients)
             optimizer.step()
             spent += (time.process_time() - start) * (turn > 0)  # the first prepares the cloud
         sender.send((float(loss), float(norm), resident("VmHWM") - base, spent / repeats))
