@@ -67,13 +67,15 @@ class SurrogateSettings(Settings):
 class TrainSettings(Settings):
     """Optimization. ``epochs`` None: the published number of the set.
 
-    ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time. A
-    checkpoint is written every ``save_seconds``, at the end of the epoch or sooner.
+    ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
+    ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
+    the epoch or sooner.
     """
 
     epochs: PositiveInt | None = None
     batch: PositiveInt = 64
     micro_batch: PositiveInt | None = None
+    point_processes: PositiveInt = 1
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 1e-5
@@ -115,7 +117,16 @@ class Config(Settings):
 
 # What may differ when a run is resumed: where things are and how they are computed, not what. The preset has done its
 # work once a config is complete.
-MOVABLE = ("preset", "device", "data.name", "data.folder", "data.workers", "data.memory_gb", "train.save_seconds")
+MOVABLE = (
+    "preset",
+    "device",
+    "data.name",
+    "data.folder",
+    "data.workers",
+    "data.memory_gb",
+    "train.point_processes",
+    "train.save_seconds",
+)
 
 # What the presets say about data and training; each model has its own sizes for them (``models.Variant.sizes``).
 PRESETS: dict[str, dict[str, Any]] = {

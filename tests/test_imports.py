@@ -22,7 +22,7 @@ LAYERS = [
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Where a library may be imported: everywhere else it is out of place.
 ONLY_IN = {
-    "h5py": ("data/files.py", "data/writers.py"),
+    "h5py": ("data/files.py", "data/layouts.py", "data/writers.py"),
     "h5netcdf": "data/writers.py",
     "xarray": "data/files.py",
     "matplotlib": "plots/canvas.py",

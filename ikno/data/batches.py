@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ikno.data.catalog import Card
 from ikno.data.files import Dataset, open_data
+from ikno.data.layouts import all_rows
 from ikno.data.pairs import Sampling, choose_points
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
@@ -49,6 +50,7 @@ class Samples:
     """Some trajectories of a data file, with their active variables and the points that are used.
 
     Which points follows from the seed, and for ``random`` from the epoch; samples that share a cloud share the choice.
+    ``share`` (i, n): of those the i-th of n parts.
     """
 
     path: Path
@@ -57,6 +59,7 @@ class Samples:
     points: int | None
     sampling: Sampling
     seed: int
+    share: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         self._file: Dataset | None = None
@@ -68,6 +71,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def part(self, number: int, count: int) -> "Samples":
+        """Return the same samples with one of ``count`` parts of their points each; all parts make the whole."""
+        return self if count == 1 else replace(self, share=(number, count))
 
     def keep(self, limit: float) -> bool:
         """Read all samples into memory if they take at most ``limit`` bytes; tell whether they do."""
@@ -95,7 +102,8 @@ class Samples:
         made = self.whole(k)
         if self.sampling != "random" or self.points is None:
             return made
-        return _at(made, self._random(len(made.points), k, epoch))
+        index = self._random(len(made.points), k, epoch)
+        return _at(made, index[self._rows(len(index))])
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self.get(k) for k in range(len(self)))
@@ -109,13 +117,24 @@ class Samples:
     def _read(self, k: int) -> Trajectory:
         if self._file is None or self._process != os.getpid():  # an open file is not shared with a forked process
             self._file, self._process = open_data(self.path, self.card), os.getpid()
-        made = self._file[self.indices[k]]
+        # What is chosen otherwise is chosen among all points.
+        partly = self.share[1] > 1 and (self.points is None or self.sampling == "first")
+        rows = (lambda n: self._rows(min(n, self.points or n))) if partly else all_rows
+        made = self._file.read(self.indices[k], rows)
         if self.card.active != self.card.variables:
             columns = [self.card.variables.index(v) for v in self.card.active]
             made = replace(made, values=np.ascontiguousarray(made.values[..., columns]))
-        if self.points is None or self.sampling == "random":
+        if partly or self.points is None or self.sampling == "random":
             return made
-        return _at(made, self._fixed(made.points, k))
+        index = self._fixed(made.points, k)
+        return _at(made, index[self._rows(len(index))])
+
+    def _rows(self, count: int) -> slice:
+        """Return the part of so many points that is asked for, the whole of them unless there are several."""
+        number, parts = self.share
+        if count < parts:
+            raise UserError(f"{self.path}: {count} points cannot be divided among {parts} processes; use fewer")
+        return slice(count * number // parts, count * (number + 1) // parts)
 
     def _fixed(self, points: np.ndarray, k: int) -> np.ndarray:
         key = -1 if self.shared else self.indices[k]

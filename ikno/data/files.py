@@ -1,13 +1,11 @@
 """Data files: the released layouts (NetCDF and the aircraft's HDF5), and plain npz and csv files of users.
 
-Everything is read sample by sample, as float32, and checked as it is read. Nothing else in the package knows HDF5.
+Everything is read sample by sample, as float32, and checked as it is read.
 """
 
-import csv
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,32 +13,32 @@ from zipfile import BadZipFile
 
 import h5py
 import numpy as np
-from jaxtyping import Float, Int
 
 from ikno.data.catalog import Card, plain
+from ikno.data.layouts import Arrays, Groups, Rows, Tables, all_rows
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 SUFFIXES = {"netcdf": (".nc", ".h5", ".hdf5"), "npz": (".npz",), "csv": ("",), "groups": (".h5", ".hdf5")}
 
 
-Array = np.ndarray | h5py.Dataset
-TRIANGLES = "Triangles"  # of a surface, in a group of its sample
-
-
 class Dataset:
     """An open data file: ``dataset[i]`` reads one trajectory. Close it, or use it in a ``with`` block."""
 
-    def __init__(self, path: Path, card: Card, source: "_Arrays | _Groups | _Tables | _Joined", close) -> None:
+    def __init__(self, path: Path, card: Card, source: "Arrays | Groups | Tables | _Joined", close) -> None:
         self.path, self.card, self._source, self._close = path, card, source, close
 
     def __len__(self) -> int:
         return self._source.samples
 
     def __getitem__(self, sample: int) -> Trajectory:
+        return self.read(sample)
+
+    def read(self, sample: int, rows: Rows = all_rows) -> Trajectory:
+        """Return a trajectory at some of its points; only these are read where the format allows it."""
         if not 0 <= sample < len(self):
             raise IndexError(f"sample {sample} of {len(self)}")
-        made = self._source.read(sample)
+        made = self._source.read(sample, rows)
         parts = {"points": made.points, "values": made.values, "conditions": made.conditions}
         for what, array in parts.items():
             if array is not None and not np.isfinite(array).all():
@@ -58,7 +56,7 @@ class Dataset:
     @property
     def shape(self) -> dict[str, int]:
         """The sizes of the file: samples, times, points (of the first sample), variables, conditions, dim."""
-        first = self._source.read(0)
+        first = self._source.read(0, all_rows)
         channels = 0 if first.conditions is None else first.conditions.shape[2]
         times, points, variables = first.values.shape
         sizes = {"samples": len(self), "times": times, "points": points, "variables": variables}
@@ -104,16 +102,16 @@ def _open_file(path: Path, card: Card) -> Dataset:
     if path.is_dir() and card.format != "csv":
         raise UserError(f"{path}: is a folder, expected a {card.format} file")
     if card.format == "csv":
-        return Dataset(path, card, _Tables(path, card), lambda: None)
+        return Dataset(path, card, Tables(path, card), lambda: None)
     if card.format == "npz":
-        return Dataset(path, card, _Arrays(path, card, read_npz(path), {}), lambda: None)
+        return Dataset(path, card, Arrays(path, card, read_npz(path), {}), lambda: None)
     file = _hdf5(path)
     with _readable(path, file.close):
         if card.format == "groups":
-            return Dataset(path, card, _Groups(path, card, file), file.close)
+            return Dataset(path, card, Groups(path, card, file), file.close)
         found = {str(name): item for name in file if isinstance(item := file[name], h5py.Dataset)}
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
-        return Dataset(path, card, _Arrays(path, card, found, attributes), file.close)
+        return Dataset(path, card, Arrays(path, card, found, attributes), file.close)
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -196,185 +194,6 @@ class _Joined:
         self.first, self.second, self.attributes = first, second, first.attributes
         self.samples = len(first) + len(second)
 
-    def read(self, sample: int) -> Trajectory:
-        return self.first[sample] if sample < len(self.first) else self.second[sample - len(self.first)]
-
-
-class _Arrays:
-    """Named arrays [sample, time, node, variable], where steady sets may lack the time and single variables theirs."""
-
-    def __init__(self, path: Path, card: Card, arrays: Mapping[str, Array], attributes: dict[str, Any]) -> None:
-        self.path, self.card, self.attributes = path, card, attributes
-        names = card.arrays
-        self.values = self._find(arrays, names.values)
-        self.points = self._find(arrays, names.points)
-        self.conditions = None if names.conditions is None else self._find(arrays, names.conditions)
-        shape = self._four(names.values, self.values.shape, len(card.variables))
-        self.samples, self.times, self.nodes, _ = shape
-        if self.samples == 0 or self.nodes == 0:
-            raise UserError(f"{path}: {names.values} has shape {self.values.shape}: no samples or no points")
-        if self.times != card.snapshots:
-            raise UserError(f"{path}: {names.values} has {self.times} snapshots, the card says {card.snapshots}")
-        self._check_points()
-        alone = all(n == 1 for n in self.points.shape[:-2])
-        self.shared = alone and (self.samples > 1 or card.cloud == "shared")
-        if self.conditions is not None:
-            self._check_conditions(self.conditions.shape)
-
-    def _find(self, arrays: Mapping[str, Array], name: str) -> Array:
-        if name not in arrays:
-            raise UserError(f"{self.path}: no variable {name!r}; the file has {', '.join(sorted(arrays)) or 'none'}")
-        array = arrays[name]
-        if array.dtype.kind != "f" or array.dtype.byteorder == ">":
-            raise UserError(f"{self.path}: {name} has the type {array.dtype}, expected float32 or float64; convert it")
-        return array
-
-    def _four(self, name: str, shape: tuple[int, ...], variables: int) -> tuple[int, int, int, int]:
-        """Return the shape with axes that may be missing: that of a single variable, and the time of steady sets."""
-        full = shape
-        if variables == 1 and (len(full) == 2 or (len(full) == 3 and full[2] != 1)):
-            full = (*full, 1)
-        if len(full) == 3 and self.card.steady:
-            full = (full[0], 1, *full[1:])
-        if len(full) != 4 or full[3] != variables:
-            expected = f"[sample, time, node, {variables}]"
-            raise UserError(f"{self.path}: {name} has shape {list(shape)}, expected {expected} for {self.card.name}")
-        return full[0], full[1], full[2], full[3]
-
-    def _check_points(self) -> None:
-        shape, name = self.points.shape, self.card.arrays.points
-        if shape[-1] != self.card.dim:
-            raise UserError(
-                f"{self.path}: {name} has {shape[-1]} coordinates, "
-                f"the card of {self.card.name} has {self.card.dim} axes"
-            )
-        lead = shape[:-2]
-        good = len(shape) >= 2 and shape[-2] == self.nodes and len(lead) <= 2
-        if good and len(lead) >= 1:
-            good = lead[0] in (1, self.samples) and lead[1:] in ((), (1,))
-        if not good:
-            expected = f"[1 or {self.samples}, 1, {self.nodes}, {self.card.dim}]"
-            raise UserError(f"{self.path}: {name} has shape {list(shape)}, expected {expected} to go with the values")
-
-    def _check_conditions(self, shape: tuple[int, ...]) -> None:
-        name, count = self.card.arrays.conditions, len(self.card.conditions)
-        if shape[0] != self.samples or (shape[-1] != count and not (count == 1 and shape[-1] == self.nodes)):
-            raise UserError(
-                f"{self.path}: {name} has shape {list(shape)}, expected {self.samples} samples of the conditions "
-                f"{', '.join(self.card.conditions) or '(none in the card)'}"
-            )
-        if len(shape) == 2 and shape[1] == count:  # one number per sample and condition
-            return
-        _, times, nodes, _ = self._four(str(name), shape, count)
-        if nodes != self.nodes or times not in (1, self.times):
-            raise UserError(
-                f"{self.path}: {name} has shape {list(shape)}, expected 1 or {self.times} times at {self.nodes} points"
-            )
-
-    def read(self, sample: int) -> Trajectory:
-        nodes = self.nodes
-        index = sample if self.points.ndim > 2 and self.points.shape[0] > 1 else 0
-        points = self.points[index] if self.points.ndim > 2 else self.points[:]
-        values = np.asarray(self.values[sample]).reshape(self.times, nodes, -1)
-        conditions = None
-        if self.conditions is not None:
-            c = np.asarray(self.conditions[sample])
-            flat = c.ndim == 1 and len(c) == len(self.card.conditions)
-            conditions = (
-                np.broadcast_to(c, (1, nodes, len(c))) if flat else c.reshape(-1, nodes, len(self.card.conditions))
-            )
-        return _trajectory(np.asarray(points).reshape(nodes, -1), values, conditions)
-
-
-class _Groups:
-    """The aircraft's layout: one group per sample with 1-D arrays and scalar attributes; samples differ in size."""
-
-    shared = False
-
-    def __init__(self, path: Path, card: Card, file: h5py.File) -> None:
-        self.path, self.card, self.file = path, card, file
-        self.attributes: dict[str, Any] = {k: str(v) for k, v in file.attrs.items()}
-        names = [str(n) for n in file if isinstance(file[n], h5py.Group)]
-        self.names = sorted(names, key=lambda n: (len(n), n))  # numbered names in the order of their numbers
-        self.samples = len(self.names)
-        if not self.names:
-            raise UserError(f"{path}: no groups; expected one group per sample with CoordinateX, ...")
-        self.read(0)
-
-    def read(self, sample: int) -> Trajectory:
-        group: Any = self.file[self.names[sample]]
-        axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
-        count = len(self._column(group, axes[0], None))
-        points = np.stack([self._column(group, a, count) for a in axes], 1)
-        values = np.stack([self._column(group, v, count) for v in self.card.variables], 1)
-        columns = [self._column(group, c, count) for c in self.card.conditions]
-        made = _trajectory(points, values[None], np.stack(columns, 1)[None] if columns else None)
-        return replace(made, triangles=self._triangles(group, count)) if TRIANGLES in group else made
-
-    def _triangles(self, group: Any, count: int) -> Int[np.ndarray, "triangles 3"]:
-        found = np.asarray(group[TRIANGLES])
-        good = found.dtype.kind in "iu" and found.ndim == 2 and found.shape[1] == 3 and len(found)
-        if not good or found.min() < 0 or found.max() >= count:
-            raise UserError(
-                f"{self.path}: {TRIANGLES} of {group.name} is not [triangles, 3] of points 0 to {count - 1}"
-            )
-        return found
-
-    def _column(self, group: Any, name: str, count: int | None) -> Float[np.ndarray, "points"]:
-        if name in group:
-            values = np.asarray(group[name], dtype=np.float32)
-            if values.ndim != 1 or count not in (None, len(values)):
-                raise UserError(
-                    f"{self.path}: {name} of {group.name} has shape {list(values.shape)}, "
-                    f"expected [{count or 'points'}]"
-                )
-            return values
-        if name in group.attrs and count is not None:
-            return np.full(count, float(group.attrs[name]), dtype=np.float32)
-        raise UserError(f"{self.path}: {group.name} has neither an array nor an attribute {name!r}")
-
-
-class _Tables:
-    """A folder of csv files, one per sample, with a header: coordinates x, y(, z), variables and conditions by name."""
-
-    shared = False
-
-    def __init__(self, path: Path, card: Card) -> None:
-        self.path, self.card, self.attributes = path, card, {}
-        if not path.is_dir():
-            raise UserError(f"{path}: expected a folder of csv files, one per sample")
-        self.files = sorted(path.glob("*.csv"))
-        self.samples = len(self.files)
-        if not self.files:
-            raise UserError(f"{path}: no csv files; expected one per sample")
-        if not card.steady:
-            raise UserError(f"{path}: csv files hold one snapshot each; use npz or NetCDF for times")
-
-    def read(self, sample: int) -> Trajectory:
-        path = self.files[sample]
-        names = [*"xyz"[: self.card.dim], *self.card.variables, *self.card.conditions]
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = csv.DictReader(file)
-                missing = [n for n in names if n not in (rows.fieldnames or [])]
-                if missing:
-                    raise UserError(
-                        f"{path}: no column {missing[0]!r}; the file has {', '.join(rows.fieldnames or [])}"
-                    )
-                table = np.array([[float(row[n]) for n in names] for row in rows], dtype=np.float32)
-        except (ValueError, TypeError, UnicodeDecodeError, csv.Error) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"{path}: sample {sample} is no table of numbers: {error}") from None
-        if len(table) == 0:
-            raise UserError(f"{path}: sample {sample} has no points")
-        d, v = self.card.dim, len(self.card.variables)
-        conditions = table[None, :, d + v :] if self.card.conditions else None
-        return _trajectory(table[:, :d], table[None, :, d : d + v], conditions)
-
-
-def _trajectory(points: np.ndarray, values: np.ndarray, conditions: np.ndarray | None) -> Trajectory:
-    parts = [None if a is None else np.ascontiguousarray(a, dtype=np.float32) for a in (points, values, conditions)]
-    assert parts[0] is not None
-    assert parts[1] is not None
-    return Trajectory(parts[0], parts[1], parts[2])
+    def read(self, sample: int, rows: Rows) -> Trajectory:
+        first = sample < len(self.first)
+        return self.first.read(sample, rows) if first else self.second.read(sample - len(self.first), rows)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import Card, read_card
-from ikno.data.files import TRIANGLES
+from ikno.data.layouts import TRIANGLES
 from ikno.data.meshes import MESHES, Mesh, column, plane, read_mesh
 from ikno.data.writers import Column, Group, write_groups
 from ikno.errors import UserError

@@ -2,7 +2,7 @@
 
 from ikno.linalg.contraction import contraction, grid_to_points, points_to_grid
 from ikno.linalg.dense import Dense
-from ikno.linalg.geometry import Cells, Cloud, Grid, locate
+from ikno.linalg.geometry import Cells, Cloud, Grid, Team, locate
 from ikno.linalg.interpolation import lagrange, lobatto, nodes_needed
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
 from ikno.linalg.local import Local
@@ -23,6 +23,7 @@ __all__ = [
     "Kernel",
     "Local",
     "Resolvent",
+    "Team",
     "contraction",
     "convergence",
     "dense",

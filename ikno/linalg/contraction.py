@@ -44,7 +44,7 @@ def contraction(
             raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
         return Dense(kernels, grid, summed)
     nodes = tuple(max(axis) for axis in zip(*known, strict=True))
-    points = cloud.points.shape[1]
+    points = cloud.points.shape[1] + cloud.elsewhere  # a team makes the choice that one process would make
     local, dense = _local_cost(cells, grid, nodes, points, len(kernels)), _dense_cost(grid, points, len(kernels))
     if method == "local" or local < dense:
         return Local(kernels, grid, cells, tuple(known), slope, cloud.points.dtype, summed)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -60,6 +61,19 @@ class Grid:
         )
 
 
+@runtime_checkable
+class Team(Protocol):
+    """The processes that hold one cloud together, each some of its points; all make the same calls in one order."""
+
+    def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the sum over the processes, in each of them; differentiable."""
+        ...
+
+    def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the largest over the processes, in each of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cells:
     """The range of cells that a cloud occupies: per axis the first one and a count. Cell 0 starts at grid point 0.
@@ -98,7 +112,8 @@ class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
     ``index`` says which points of a whole cloud a part of it holds. Keep it to avoid sorting again: blocks, parts and
-    density weights are made once, and models accept it wherever they accept points.
+    density weights are made once, and models accept it wherever they accept points. With a ``team`` these are the
+    points of one process; ``elsewhere`` is how many the others have, and the range of cells is that of all.
     """
 
     points: Float[Tensor, "clouds points dim"]
@@ -106,6 +121,8 @@ class Cloud:
     grid: Grid
     cells: Cells | None
     index: Int[Tensor, "clouds points"] | None = None
+    team: Team | None = None
+    elsewhere: int = 0
     _parts: "dict[int, list[Cloud]]" = field(default_factory=dict, repr=False, compare=False)
     density: list[Float[Tensor, "clouds points"]] = field(default_factory=list, repr=False, compare=False)
 
@@ -193,7 +210,10 @@ class Cloud:
 
 
 def locate(
-    points: Float[Tensor, "clouds points dim"], grid: Grid, mask: Bool[Tensor, "clouds points"] | None = None
+    points: Float[Tensor, "clouds points dim"],
+    grid: Grid,
+    mask: Bool[Tensor, "clouds points"] | None = None,
+    team: Team | None = None,
 ) -> Cloud:
     """Return the cloud with the range of grid cells it occupies; masked points (False) count for nothing."""
     if points.shape[2] != grid.dim:
@@ -204,14 +224,18 @@ def locate(
         middle = torch.tensor([(a + b) / 2 for a, b in zip(grid.lower, grid.upper, strict=True)])
         points = torch.where(mask[..., None], points, middle.to(points))
     flat = points.detach().reshape(-1, grid.dim)
-    low, high = flat.amin(0).tolist(), flat.amax(0).tolist()
+    ends, elsewhere = torch.stack([-flat.amin(0), flat.amax(0)]), 0
+    if team is not None:
+        ends = team.largest(ends)
+        elsewhere = int(team.total(flat.new_tensor(points.shape[1], dtype=torch.float64))) - points.shape[1]
+    low, high = (-ends[0]).tolist(), ends[1].tolist()
     first, count = [], []
     for j in range(grid.dim):
         if not (abs(low[j]) < float("inf") and abs(high[j]) < float("inf")):
             raise ValueError(f"coordinate {j} of the points has NaN or infinite values; coordinates must be finite")
         ends = [(x - grid.origin(j)) / grid.spacing(j) for x in (low[j], high[j])]
         if max(abs(e) for e in ends) > _MAX_CELLS:
-            return Cloud(points, mask, grid, None)
+            return Cloud(points, mask, grid, None, None, team, elsewhere)
         tensor = torch.tensor([low[j], high[j]], dtype=points.dtype)
         cells, on_line = _locate(tensor, grid, j)
         # A grid line at either end needs the cell beyond it only where both sides are wanted (see Cloud.blocks).
@@ -220,7 +244,7 @@ def locate(
         stop = int(cells[1]) + int(both_sides or not bool(on_line[1]))
         first.append(start)
         count.append(max(stop - start, 1))
-    return Cloud(points, mask, grid, Cells(tuple(first), tuple(count)))
+    return Cloud(points, mask, grid, Cells(tuple(first), tuple(count)), None, team, elsewhere)
 
 
 def _locate(

@@ -173,9 +173,10 @@ class _Sample(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *grads):
         needed, count, d = ctx.needs_input_grad[2:], len(ctx.nodes), len(ctx.nodes[0])
-        found = [torch.zeros_like(t) if n else None for t, n in zip(ctx.saved_tensors, needed, strict=True)]
+        tensors = ctx.saved_tensors  # once: when recomputing they cannot be taken twice
+        found = [torch.zeros_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
         rows = grads[0].contiguous().view(-1, *grads[0].shape[2:])
-        for i, run in enumerate(_by_run(ctx.cloud, ctx.nodes, ctx.saved_tensors)):
+        for i, run in enumerate(_by_run(ctx.cloud, ctx.nodes, tensors)):
             dbases = [b for b in found[i * d : (i + 1) * d] if b is not None]
             dhalves, dtables = found[-2 * count : -count][run.kernels], found[-count:][run.kernels]
             for piece in _pieces(run.w, run.halves[0], len(run.halves)):

@@ -75,8 +75,8 @@ class Interpolation:
         assert self.cloud.cells is not None
         return self.cloud.cells.node_counts(self.nodes)
 
-    def strips(self, columns: int, floats: int) -> Iterator[Strip]:
-        """Yield strips with some ``floats`` node values each, for so many columns; empty ones are left out."""
+    def strips(self, columns: int, floats: int, empty: bool = False) -> Iterator[Strip]:
+        """Yield strips with some ``floats`` node values each, for so many columns; ``empty`` ones only if asked for."""
         assert self.cloud.cells is not None
         clouds, count = self.cloud.points.shape[0], self.cloud.cells.count[0]
         starts = self.cloud.blocks.starts
@@ -87,7 +87,7 @@ class Interpolation:
             for r in range(0, count, rows):
                 stop = min(c + whole, clouds), min(r + rows, count)
                 blocks = slice(starts[c * count + r], starts[(stop[0] - 1) * count + stop[1]])
-                if blocks.start < blocks.stop:
+                if blocks.start < blocks.stop or empty:
                     yield Strip(slice(c, stop[0]), slice(r, stop[1]), blocks)
 
     def node_range(self, strip: Strip) -> slice:

@@ -42,8 +42,8 @@ class _Density(torch.autograd.Function):
         ctx.save_for_backward(*bases)
         w, ones = _hats(cloud, bases)
         density = ones.new_zeros(len(ones) + 1, 1, 1)
-        for strip in w.strips(1, FLOATS):
-            w.sample(w.spread(ones, strip), strip, density)
+        for strip in _strips(w):
+            w.sample(_total(w.spread(ones, strip), cloud), strip, density)
         return density[:-1].view(cloud.points.shape[:2])
 
     @staticmethod
@@ -52,10 +52,19 @@ class _Density(torch.autograd.Function):
         w, ones = _hats(ctx.cloud, ctx.saved_tensors)
         found = [torch.zeros_like(b) for b in ctx.saved_tensors]
         rows = grads[0].reshape(-1, 1, 1)
-        for strip in w.strips(1, FLOATS):  # a point feels the nodes, and its neighbors feel it through them
-            w.add_gradients(rows, w.spread(ones, strip), strip, found)
-            w.add_gradients(ones, w.spread(rows, strip), strip, found)
+        for strip in _strips(w):  # a point feels the nodes, and its neighbors feel it through them
+            w.add_gradients(rows, _total(w.spread(ones, strip), ctx.cloud), strip, found)
+            w.add_gradients(ones, _total(w.spread(rows, strip), ctx.cloud), strip, found)
         return None, *found
+
+
+def _strips(w: Interpolation):
+    """Return the strips of nodes; in a team all processes go through the same ones, some of them without points."""
+    return w.strips(1, FLOATS, empty=w.cloud.team is not None)
+
+
+def _total(nodes: Tensor, cloud: Cloud) -> Tensor:
+    return nodes if cloud.team is None else cloud.team.total(nodes)
 
 
 def _hats(cloud: Cloud, bases: tuple[Tensor, ...]) -> tuple[Interpolation, Float[Tensor, "points 1 1"]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ikno.config import Settings
 from ikno.errors import UserError
-from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, contraction, locate
+from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, Team, contraction, locate
 from ikno.linalg.weights import density_weights
 from ikno.models.kernels import BaseKernel, LinearWindow
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, recompute
@@ -96,13 +96,15 @@ class IKNO(nn.Module):
     """Infinite-order kernel neural operator, and through its settings the finite and ablated relatives in the paper.
 
     Called as ``model(features, points, queries)`` in coordinates of the latent grid's box; values at points outside the
-    box are defined too. ``encode`` and ``decode`` are its two halves.
+    box are defined too. ``encode`` and ``decode`` are its two halves. With a ``team`` of processes each calls it
+    with its own part of the points, and the values are those of the whole cloud: sums over points are exchanged.
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: IKNOSettings | None = None) -> None:
         super().__init__()
         s = self.settings = settings or IKNOSettings()
         self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
+        self.team: Team | None = None
         self.grid = s.grid(dim)
         width = s.d_model
         self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
@@ -136,7 +138,7 @@ class IKNO(nn.Module):
         if isinstance(points, Cloud):
             return points
         own = mask is not None and mask.shape[0] == points.shape[0]
-        return locate(points.to(self._dtype), self.grid, mask if own else None)
+        return locate(points.to(self._dtype), self.grid, mask if own else None, self.team)
 
     def encode(
         self,
@@ -184,7 +186,7 @@ class IKNO(nn.Module):
         if self.attention is not None:
             tokens = self._tokens(features, cloud)
             everywhere = weights.expand(-1, cloud.shape[1])
-            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask)
+            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask, cloud.team)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
         form = self._contraction(cloud)
         equal = weights.shape[1] == 1  # a factor on the grid, which is smaller than the cloud
@@ -198,8 +200,10 @@ class IKNO(nn.Module):
             grids = form.collect(total)
             if equal:
                 grids = tuple(g * weights.view(-1, *(1,) * (self.dim + 1)) for g in grids)
-            resolved = self._resolve(grids, self.settings.resolvent)
-        return self.encoder_fusion(torch.cat(resolved, -1))
+            resolved = torch.cat(self._resolve(grids, self.settings.resolvent), -1)
+            if cloud.team is not None:  # all before is linear in the sums over points, so their parts may be added here
+                resolved = cloud.team.total(resolved)
+        return self.encoder_fusion(resolved)
 
     def _tokens(self, features: Tensor, cloud: Cloud) -> Tensor:
         """Return v(x) = MLP(psi(x), a(x))."""
@@ -265,21 +269,31 @@ class IKNO(nn.Module):
         """
         rule = self.settings.point_weights
         if weights is None and mask is None and rule != "density":
-            return cloud.points.new_full((1, 1), 1.0 if rule == "sum" else self.grid.count / cloud.shape[1])
-        if weights is None and rule == "density" and cloud.cells is None:
+            weights = cloud.points.new_ones(cloud.shape[0], 1)
+            sums = weights * cloud.shape[1]
+        else:
+            weights = self._given_weights(cloud, weights, mask)
+            sums = weights.sum(1, keepdim=True)
+        if rule == "sum":
+            return weights
+        if cloud.team is not None:
+            sums = cloud.team.total(sums)
+        return weights * (self.grid.count / sums.clamp(min=torch.finfo(weights.dtype).tiny))
+
+    def _given_weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
+        """Return the weights of each point in any unit, 0 where it is masked."""
+        if weights is not None:
+            weights = weights.to(self._dtype)
+        elif self.settings.point_weights != "density":
+            weights = torch.ones_like(cloud.points[..., 0])
+        elif cloud.cells is None:
             raise UserError(
                 "points: they lie so far outside the domain that their density cannot be told; remove those far away, "
                 "or train with model.point_weights=uniform"
             )
-        if weights is None:
-            weights = density_weights(cloud) if rule == "density" else torch.ones_like(cloud.points[..., 0])
         else:
-            weights = weights.to(self._dtype)
-        if mask is not None:
-            weights = weights * mask
-        if rule == "sum":
-            return weights
-        return weights * (self.grid.count / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny))
+            weights = density_weights(cloud)
+        return weights if mask is None else weights * mask
 
     def _check(self, features: Tensor, cloud: Cloud) -> None:
         if features.shape[2] != self.in_channels:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ikno.linalg import Team
+
 Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer, as a setting
 
 
@@ -123,8 +125,9 @@ class CrossAttention(nn.Module):
         latent: Float[Tensor, "count dim"],
         weights: Float[Tensor, "#batch points"],
         mask: Bool[Tensor, "#batch points"] | None,
+        team: Team | None = None,
     ) -> Float[Tensor, "batch count width"]:
-        """Return the averages at the latent points."""
+        """Return the averages at the latent points, over the points of the whole team if there is one."""
         batch, n, width = values.shape
         q = self._split(self.of_latent(latent)[None].expand(batch, -1, -1))
         k = self._split(self.of_points(points).expand(batch, -1, -1))
@@ -132,9 +135,40 @@ class CrossAttention(nn.Module):
         bias = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
-        bias = bias.to(q.dtype)[:, None, None, :].expand(batch, 1, q.shape[2], n)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        bias = bias.to(q.dtype)[:, None, None, :]
+        if team is not None:
+            mixed = _attention_in_team(q, k, v, bias, team)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.expand(batch, 1, q.shape[2], n))
         return mixed.transpose(1, 2).reshape(batch, -1, width)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def _attention_in_team(
+    q: Float[Tensor, "batch heads latent width"],
+    k: Float[Tensor, "batch heads points width"],
+    v: Float[Tensor, "batch heads points width"],
+    bias: Float[Tensor, "#batch 1 1 points"],
+    team: Team,
+) -> Float[Tensor, "batch heads latent width"]:
+    """Return softmax(q k^T / sqrt(width) + bias) v with the sums of the softmax over the points of all processes.
+
+    Scores exist for some latent points at a time and are formed again in the backward pass.
+    """
+    step = max((1 << 22) // (k.shape[0] * k.shape[1] * k.shape[2]), 1)
+
+    def scores(rows: Tensor) -> Tensor:
+        return rows @ k.mT / q.shape[-1] ** 0.5 + bias
+
+    def sums(rows: Tensor, top: Tensor) -> Tensor:
+        e = torch.exp(scores(rows) - top)
+        return torch.cat([e @ v, e.sum(-1, keepdim=True)], -1)
+
+    parts = q.split(step, 2)
+    with torch.no_grad():  # the largest score is taken off for the sake of overflow and changes nothing else
+        top = team.largest(torch.cat([scores(rows).amax(-1, keepdim=True) for rows in parts], 2))
+    pairs = zip(parts, top.split(step, 2), strict=True)
+    total = team.total(torch.cat([recompute(sums, *pair) for pair in pairs], 2))
+    return total[..., :-1] / total[..., -1:]

@@ -7,25 +7,102 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from ikno.device import find_device
 from ikno.errors import UserError
+from ikno.models import IKNO
+
+
+@dataclass(frozen=True)
+class PointTeam:
+    """Processes that hold one cloud together (``ikno.linalg.Team``)."""
+
+    processes: dist.ProcessGroup
+
+    def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the sum over the processes, in each of them; differentiable."""
+        found = _Sum.apply(x, self.processes)
+        assert isinstance(found, Tensor)
+        return found
+
+    def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the largest over the processes, in each of them."""
+        return _reduced(x.detach(), self.processes, dist.ReduceOp.MAX)
+
+
+class _Sum(torch.autograd.Function):
+    """y_p = sum_q x_q in every process p, and backward dx_q = sum_p dy_p: again a sum over the processes.
+
+    The whole team is one function: every process p differentiates its own copy L_p of the loss, and gradients are those
+    of sum_p L_p. x_q enters the y_p of every p, hence the sum. What each process computes again from y_p (the
+    transformer, its own points) receives only what came through its own points and its own L_p; so no gradient is
+    counted twice once those of the parameters are added up over the processes, and as the L_p are equal that is the
+    team's size times the gradient of the loss, of which the average over all processes takes care.
+    """
+
+    @staticmethod
+    def forward(ctx, x, processes):
+        ctx.processes = processes
+        return _reduced(x, processes, dist.ReduceOp.SUM)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        return _reduced(grads[0], ctx.processes, dist.ReduceOp.SUM), None
+
+
+def _reduced(
+    x: Float[Tensor, "*shape"], processes: dist.ProcessGroup, operation: dist.ReduceOp.RedOpType
+) -> Float[Tensor, "*shape"]:
+    y = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(y, operation, processes)
+    return y
 
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together."""
+    """The processes that train together, in teams of ``parts`` that hold each cloud together (1: each whole clouds).
+
+    Teams share the samples of a batch among them, the processes of a team the points of each sample.
+    """
 
     rank: int
     size: int
     device: torch.device
+    parts: int = 1
+    team: PointTeam | None = None
 
     @property
     def first(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
+
+    @property
+    def teams(self) -> int:
+        """How many teams there are."""
+        return self.size // self.parts
+
+    @property
+    def number(self) -> int:
+        """The number of this process's team."""
+        return self.rank // self.parts
+
+    @property
+    def part(self) -> int:
+        """Which part of a cloud this process holds."""
+        return self.rank % self.parts
+
+    def divide_points(self, model: nn.Module, name: str) -> None:
+        """Tell the model that it sees a part of each cloud, if it does."""
+        if self.team is None:
+            return
+        if not isinstance(model, IKNO):
+            raise UserError(f"train.point_processes: {name} needs whole clouds; set it to 1, or use an ikno model")
+        model.team = self.team
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module with gradients averaged over all processes."""
@@ -56,22 +133,32 @@ class Group:
             dist.barrier()
 
     def mine(self, items: list[int]) -> list[int]:
-        """Return this process's part of a batch."""
-        return items[self.rank :: self.size]
+        """Return this team's part of a batch."""
+        return items[self.number :: self.teams]
 
 
 @contextmanager
-def group(device: str) -> Iterator[Group]:
-    """Yield the group that ``torchrun`` describes in the environment, or a group of one."""
+def group(device: str, parts: int = 1) -> Iterator[Group]:
+    """Yield the group that ``torchrun`` describes in the environment, in teams of ``parts``, or a group of one."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     chosen = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size > 1 and chosen.type == "cuda" and ":" in device:
         raise UserError(f"device: {device} would be used by all {size} processes; write device=cuda")
+    if size % parts:
+        raise UserError(
+            f"train.point_processes: teams of {parts} cannot be made of {size} process{'es' * (size > 1)}; start a "
+            f"multiple of {parts}, as in torchrun --nproc-per-node {parts} -m ikno ..., or set it to 1"
+        )
     if size == 1:
         yield Group(0, 1, chosen)
         return
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield Group(rank, size, chosen)
+        team = None
+        if parts > 1:  # every process takes part in making every team
+            made = [dist.new_group(list(range(i, i + parts))) for i in range(0, size, parts)][rank // parts]
+            assert isinstance(made, dist.ProcessGroup)
+            team = PointTeam(made)
+        yield Group(rank, size, chosen, parts, team)
     finally:
         dist.destroy_process_group()

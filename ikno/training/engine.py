@@ -23,6 +23,7 @@ from ikno.memory import reused_memory
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
+from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
 from ikno.training.prepare import complete, new_surrogate
 
@@ -76,7 +77,7 @@ def train(
 
     ``until`` ends after so many epochs of the whole schedule. SIGINT and SIGTERM save and raise ``Stopped``.
     """
-    with group(config.device) as processes:
+    with group(config.device, config.train.point_processes) as processes:
         problem = open_problem(config.data, config.seed)
         config = complete(config, problem)
         path = Path(out)
@@ -115,15 +116,18 @@ class Training:
     def __post_init__(self) -> None:
         self.settings: TrainSettings = self.config.train
         self.surrogate.to(self.processes.device)
+        self.processes.divide_points(self.surrogate.model, self.config.model["name"])
         self.wrapped = self.processes.wrap(self.surrogate)
         if self.settings.compile:
             _compile(self.surrogate.model)
         self.optimizers = make_optimizers(self.surrogate, self.settings)
         limit = self.config.data.memory_gb * 1e9
-        for samples in (self.problem.train, self.problem.validation):
+        part, parts = self.processes.part, self.processes.parts
+        train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
+        for samples in (train, validation):
             samples.keep(limit)
-        self.items = self.problem.items(self.problem.train)
-        self.validation = self.problem.items(self.problem.validation, from_start=True)
+        self.items = self.problem.items(train)
+        self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1
         self.steps = self.epochs * -(-len(self.items) // self.settings.batch)
         self.clouds: dict[int, Any] = {}
@@ -191,11 +195,12 @@ class Training:
     def gradient(self, batch: Batch, chosen: list[int]) -> tuple[float, float]:
         """Compute the gradients; return the loss of the whole batch and the norm before clipping.
 
-        ``chosen`` are the items of all processes, ``batch`` those of this one.
+        ``chosen`` are the items of all processes, ``batch`` those of this one's team.
         """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.rank))  # dropout
+        # Dropout: a team has one transformer on one grid, in as many copies.
+        torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.number))
         self.surrogate.train()
         total = torch.zeros((), device=self.processes.device)
         parts = _parts(batch, self.settings.micro_batch)
@@ -203,7 +208,7 @@ class Training:
             with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
                 losses = self._losses(part.to(self.processes.device))
                 # Processes average their gradients: with this factor the average is that of the whole batch.
-                share = self.processes.size / len(chosen) if self.processes.mine(chosen) else 0.0
+                share = self.processes.teams / len(chosen) if self.processes.mine(chosen) else 0.0
                 loss = losses.sum() * share
                 loss.backward()
             total += loss.detach() / self.processes.size
@@ -223,7 +228,7 @@ class Training:
         with autocast:
             output = self.wrapped(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
         target = self.surrogate.targets(batch.inputs, batch.values, batch.lead)
-        return sample_losses(output.float(), target, batch.mask, self.settings.loss)
+        return sample_losses(output.float(), target, batch.mask, self.settings.loss, self.processes.team)
 
     def _cloud(self, batch: Batch) -> Any:
         """Return the located points; a cloud that comes again is located once."""
@@ -266,17 +271,14 @@ class Training:
         """Return the mean over samples and leads of the relative L1 error, all variables normalized and pooled."""
         self.surrogate.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
-        size = (self.settings.micro_batch or self.settings.batch) * self.processes.size
+        size = (self.settings.micro_batch or self.settings.batch) * self.processes.teams
         mine = [b for b in map(self.processes.mine, in_order(len(items), size)) if b]
         scale = self.surrogate.target if self.problem.steady else self.surrogate.values
         for batch in items.loader(0, mine, self.config.data.workers):
             batch = batch.to(self.processes.device)
             output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
             values = self.surrogate.physical(batch.inputs, output, batch.lead)
-            keep = 1.0 if batch.mask is None else batch.mask[..., None].float()
-            truth = scale(batch.values)
-            error = (keep * (scale(values) - truth).abs()).sum((1, 2))
-            errors = error / (keep * truth.abs()).sum((1, 2)).clamp(min=1e-30)
+            errors = relative_errors(scale(values), scale(batch.values), batch.mask, self.processes.team)
             total += torch.stack([errors.double().sum(), total.new_tensor(len(batch))])
         error, count = self.processes.total(total).tolist()
         return error / count
@@ -337,23 +339,6 @@ class Training:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def sample_losses(
-    output: Float[Tensor, "batch points variables"],
-    target: Float[Tensor, "batch points variables"],
-    mask: Tensor | None,
-    kind: str,
-) -> Float[Tensor, "batch"]:
-    """Return the loss of each sample: |output - target| / |target| (L2), or the mean square."""
-    if mask is not None:
-        keep = mask[..., None]
-        output, target = output * keep, target * keep
-    difference = (output - target).flatten(1)
-    if kind == "relative_l2":
-        return difference.norm(dim=1) / target.flatten(1).norm(dim=1).clamp(min=1e-12)
-    counts = difference.shape[1] if mask is None else mask.sum(1) * target.shape[2]
-    return difference.square().sum(1) / counts
-
-
 def _parts(batch: Batch, size: int | None) -> list[Batch]:
     """Return the batch in parts of at most ``size`` samples."""
     if size is None or len(batch) <= size:
@@ -366,8 +351,8 @@ def _parts(batch: Batch, size: int | None) -> list[Batch]:
     return parts
 
 
-def _seed(seed: int, step: int, rank: int) -> int:
-    return int(np.random.SeedSequence((seed, 4, step, rank)).generate_state(1, np.uint64)[0] >> 1)
+def _seed(seed: int, step: int, team: int) -> int:
+    return int(np.random.SeedSequence((seed, 4, step, team)).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextmanager

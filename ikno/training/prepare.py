@@ -50,6 +50,7 @@ def new_surrogate(config: Config, problem: Problem) -> Surrogate:
         model=config.model,
     )
     Surrogate(signature)  # settings of the model are checked before the data is read
-    problem.train.keep(config.data.memory_gb * 1e9)
+    if config.train.point_processes == 1:  # else each process will keep its part of the points
+        problem.train.keep(config.data.memory_gb * 1e9)
     found = statistics(problem.train, problem.times, problem.pairs, mode)
     return Surrogate(signature, found, config.seed)

@@ -18,7 +18,7 @@ def prepare_step(config: Config, problem: Problem | None = None) -> Callable[[],
     config = complete(config, problem)
     surrogate = new_surrogate(config, problem)
     run = Run(Path(), config, problem.card, surrogate.signature)  # only its settings are used
-    with group(config.device) as processes:
+    with group(config.device, config.train.point_processes) as processes:
         training = Training(run, config, problem, surrogate, processes, lambda report: None)
     chosen = shuffled(len(training.items), config.train.batch, config.seed, 0)[0]
     batch = next(iter(training.items.loader(0, [chosen], 0)))

@@ -402,3 +402,28 @@ def test_pickled_samples_work_in_another_process(tmp_path: Path, sampling: Sampl
             strict=True,
         ):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("sampling", ["first", "random", "farthest"])
+@pytest.mark.parametrize("points", [None, 13, 100])
+@pytest.mark.parametrize("shared", [True, False])
+def test_parts_make_the_whole(tmp_path: Path, shared: bool, points: int | None, sampling: Sampling) -> None:
+    """The parts of several processes, kept or read, are the points of one process in its order."""
+    whole = opened(tmp_path / "a.nc", arrays(shared, 1), points, sampling)
+    parts = [whole.part(i, 3) for i in range(3)]
+    assert parts[1].keep(1e9)
+    assert whole.part(0, 1) is whole
+    for epoch in (0, 4):
+        batches = [Items(s, PAIRS, TIMES).batch(epoch, [3, 9]) for s in (whole, *parts)]
+        assert {b.cloud for b in batches} == {batches[0].cloud}
+        for name in ("points", "inputs", "values"):
+            expected, *found = (getattr(b, name) for b in batches)
+            assert {f.shape[1] for f in found} <= {expected.shape[1] // 3, expected.shape[1] // 3 + 1}
+            assert torch.equal(torch.cat(found, 1), expected)
+
+
+def test_clouds_too_small_for_their_parts(tmp_path: Path) -> None:
+    samples, _ = ragged(tmp_path / "csv", (5, 2))
+    assert [len(samples.part(i, 3).get(0).points) for i in range(3)] == [1, 2, 2]
+    with pytest.raises(UserError, match="csv: 2 points cannot be divided among 3 processes; use fewer"):
+        samples.part(0, 3).get(1)

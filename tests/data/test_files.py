@@ -31,6 +31,16 @@ def random(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 
 
+def check_rows(found, sample):
+    """Some points of a sample are those of the whole sample."""
+    whole = found[sample]
+    part = found.read(sample, lambda n: slice(n // 3, n - 1))
+    rows = slice(len(whole.points) // 3, -1)
+    np.testing.assert_array_equal(part.points, whole.points[rows])
+    np.testing.assert_array_equal(part.values, whole.values[:, rows])
+    np.testing.assert_array_equal(part.conditions, whole.conditions[:, rows])
+
+
 @pytest.mark.parametrize("lead", [(), (1,), (1, 1), (S,), (S, 1)])
 def test_points_in_every_shape(tmp_path, lead):
     u, c, x = random(S, 1, N, 1), random(S, 1, N, 1), random(*lead, N, 2)
@@ -44,6 +54,7 @@ def test_points_in_every_shape(tmp_path, lead):
             np.testing.assert_array_equal(made.values, u[i])
             np.testing.assert_array_equal(made.conditions, c[i])
             assert made.values.dtype == np.float32
+            check_rows(found, i)
 
 
 @pytest.mark.parametrize("times", [1, 4])
@@ -51,6 +62,7 @@ def test_conditions_with_and_without_time(tmp_path, times):
     u, c, x = random(S, 4, N, 2), random(S, times, N, 1), random(1, 1, N, 2)
     with open_data(write(tmp_path / "a.nc", u=u, c=c, x=x, other=np.arange(3)), MOVING) as found:
         made = found[2]
+        check_rows(found, 2)
     assert made.conditions is not None
     assert made.conditions.shape == (times, N, 1)
     np.testing.assert_array_equal(made.conditions, c[2])
@@ -65,6 +77,7 @@ def test_plain_arrays_may_lack_axes(tmp_path, shape, conditions):
     settings = {**STEADY.model_dump(), "format": "npz"}
     with open_data(tmp_path / "a.npz", Card.model_validate(settings)) as found:
         made = found[1]
+        check_rows(found, 1)
     np.testing.assert_array_equal(made.values, u[1].reshape(1, N, 1))
     assert made.conditions is not None
     expected = np.full((1, N, 1), c[1, 0]) if conditions == (S, 1) else c[1].reshape(1, N, 1)
@@ -127,6 +140,8 @@ def test_aircraft(tmp_path):
     with open_data(path, known) as found:
         assert [len(t.points) for t in found] == [9, 11, 7]  # the test file follows the training file
         np.testing.assert_array_equal(found[2].values[0, :, 3], last["cfz"])
+        for i in range(3):
+            check_rows(found, i)
     with h5py.File(tmp_path / "testData_NASA-CRM.h5", "a") as file:
         del file["sample_1"]
     with pytest.raises(UserError, match=r"testData_NASA-CRM\.h5: no groups"):
@@ -149,6 +164,7 @@ def test_csv_folder(tmp_path):
     with open_data(tmp_path, Card.model_validate(settings)) as found:
         made = found[1]
         assert len(found) == 2
+        check_rows(found, 1)
     np.testing.assert_allclose(made.points, rows[:4, [2, 0]], rtol=1e-6)
     np.testing.assert_allclose(made.values[0, :, 0], rows[:4, 1], rtol=1e-6)
     (tmp_path / "case1.csv").write_text("x,y,u,f\n1,2,three,4\n")

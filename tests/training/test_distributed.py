@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ikno.config import Config, make_config
+from ikno.errors import UserError
 from ikno.runs import Run, load
 from ikno.training import train
 
@@ -50,7 +51,7 @@ def start(config: Config, folder: Path, out: str, resume: bool = False, until: i
 
 def finish(processes: list) -> None:
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
 
 
@@ -110,3 +111,34 @@ def test_both_stop_on_a_signal(data: Path) -> None:
     step = load(data / "pair" / "last.safetensors")[1]["step"]
     assert 0 < step < 600
     assert outputs[1][0].split()[-1] == str(step)
+
+
+def divided(config: Config, parts: int) -> Config:
+    """Return the config with each cloud in the hands of so many processes."""
+    return config.model_copy(update={"train": config.train.model_copy(update={"point_processes": parts})})
+
+
+def test_a_cloud_in_two_processes_equals_one(data: Path) -> None:
+    """Also with dropout, the same in both, and resumed by one; 40 points in an odd number."""
+    values = {"data.split": [5, 2, 2], "data.points": 37, "train.batch": 2, "train.save_seconds": 1000}
+    values |= {"train.epochs": 3, "model.dropout": 0.3, "data.sampling": "random"}
+    config = make_config("poisson-gauss", {"preset": "smoke", **values})
+    alone = train(config, data / "alone")
+    finish(start(divided(config, 2), data, "pair", until=2))
+    close(alone, train(config, data / "pair", resume=True), 1e-5)
+
+
+def test_two_clouds_at_a_time_in_two_processes_each(data: Path) -> None:
+    """Samples among the pairs, points in each: a problem in time, with a batch that leaves a pair without a share."""
+    values = {"data.split": [3, 2, 2], "data.final_snapshot": 4, "data.stride": 2, "train.batch": 2}
+    values |= {"train.epochs": 2, "train.micro_batch": 1, "train.save_seconds": 1000, "train.loss": "mse"}
+    config = make_config("ns-gauss", {"preset": "smoke", **values})
+    finish(start(divided(config, 2), data, "four", size=4))
+    close(train(config, data / "alone"), Run.open(data / "four"), 1e-5)
+
+
+def test_teams_need_their_processes(data: Path) -> None:
+    config = divided(settings([7, 3, 2], 4, 1000), 2)
+    with pytest.raises(UserError, match=r"train\.point_processes: teams of 2 cannot be made of 1 process; start"):
+        train(config, data / "run")
+    assert not (data / "run").exists()
