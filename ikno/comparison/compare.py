@@ -85,6 +85,7 @@ class Row:
     optimizer: str
     config: Config | None
     reason: str | None = None
+    busy: bool = False
     cost: Cost | None = None
     found: tuple[Measured, ...] = ()
 
@@ -124,6 +125,7 @@ def compare(
             try:
                 return measured(Cell(config, problem.digest(), out), lambda r: show(Shown(number, count, label, r)))
             except BusyError:
+                row.busy = True
                 say(f"{label}: another process is training it")
             except UserError as error:  # diverged, say; the others go on
                 row.reason = row.reason or str(error)
@@ -131,6 +133,9 @@ def compare(
             return None
 
         config = _best_rate(config, plan.rates, make)
+        if row.busy:  # without its trial the best rate is not known
+            number += len(plan.seeds)
+            continue
         made = [make(config.model_copy(update={"seed": s})) for s in plan.seeds]
         row.found = tuple(m for m in made if m is not None)
     rows.sort(key=lambda row: row.mean_and_std()[0] if row.found else math.inf)

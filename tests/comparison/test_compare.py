@@ -191,6 +191,18 @@ def test_cells_of_another_process_are_left_to_it(card: str, tmp_path: Path) -> N
     assert result["rows"][1]["error"] is None
 
 
+def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_path: Path) -> None:
+    asked, out = plan(card, models=("ikno-tp",), rates=(1e-3, 1e-2), budget=Budget(epochs=3)), tmp_path / "out"
+    compare(asked, tmp_path / "other")
+    trial = Run.open(next((tmp_path / "other").glob("ikno-tp-*-0.01-epochs1-*")))
+    run = Run.create(out / trial.path.name, trial.config, trial.card, trial.signature)
+    with run.locked():
+        result, _ = compare(asked, out)
+    assert result["rows"][0]["error"] is None
+    assert not list(out.glob("ikno-tp-*-epochs3-*"))
+    assert compare(asked, out)[0]["rows"][0]["error"] is not None
+
+
 def test_budgets(card: str, tmp_path: Path) -> None:
     assert Budget.parse("40 epochs") == Budget(epochs=40)
     assert Budget.parse("1epoch") == Budget(epochs=1)
