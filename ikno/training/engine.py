@@ -24,7 +24,7 @@ from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import complete, new_surrogate
+from ikno.training.prepare import check_room, complete, new_surrogate
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
@@ -92,10 +92,13 @@ def train(
             run = Run(path, config, problem.card, surrogate.signature)
         # Before anything is written: it may still find fault with the settings or the data.
         training = Training(run, config, problem, surrogate, processes, report)
+        memory = check_room(config, problem, surrogate, processes.size, processes.device)
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
         with run.locked() if processes.first else nullcontext(), reused_memory():
+            if processes.first:
+                training.say(memory)
             training.go(goes_on, until)
     return run
 
@@ -152,7 +155,7 @@ class Training:
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
         batches = whole[at.batch :]
         mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
-        loader = self.items.loader(at.epoch, mine, self.config.data.workers)
+        loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))
         for chosen, batch in zip(batches, loader, strict=True):
             start = time.monotonic()
             loss = self._step(batch, chosen)
@@ -198,7 +201,7 @@ class Training:
         torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.rank))  # dropout
         self.surrogate.train()
         total = torch.zeros((), device=self.processes.device)
-        parts = _parts(batch, self.settings.micro_batch)
+        parts = batch.parts(self.settings.micro_batch)
         for i, part in enumerate(parts):
             with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
                 losses = self._losses(part.to(self.processes.device))
@@ -269,7 +272,7 @@ class Training:
         size = (self.settings.micro_batch or self.settings.batch) * self.processes.size
         mine = [b for b in map(self.processes.mine, in_order(len(items), size)) if b]
         scale = self.surrogate.target if self.problem.steady else self.surrogate.values
-        for batch in items.loader(0, mine, self.config.data.workers):
+        for batch in items.loader(mine, self.config.data.workers):
             batch = batch.to(self.processes.device)
             output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
             values = self.surrogate.physical(batch.inputs, output, batch.lead)
@@ -317,7 +320,7 @@ class Training:
                 )
             if log.exists():
                 os.truncate(log, self.at.records)
-            self._say(f"resumed after step {self.at.step}")
+            self.say(f"resumed after step {self.at.step}")
 
     def _record(self, record: dict[str, Any]) -> None:
         line = json.dumps(record) + "\n"
@@ -326,13 +329,14 @@ class Training:
             return
         with (self.run.path / "log.jsonl").open("a") as file:
             file.write(line)
-        self._say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
+        self.say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
         if self.board is not None and "loss" in record:
             for name in ("loss", "validation", "learning_rate"):
                 if record[name] is not None:
                     self.board.add_scalar(name, record[name], record["step"])
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Write a line with the time to train.log."""
         with (self.run.path / "train.log").open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
@@ -352,18 +356,6 @@ def sample_losses(
         return difference.norm(dim=1) / target.flatten(1).norm(dim=1).clamp(min=1e-12)
     counts = difference.shape[1] if mask is None else mask.sum(1) * target.shape[2]
     return difference.square().sum(1) / counts
-
-
-def _parts(batch: Batch, size: int | None) -> list[Batch]:
-    """Return the batch in parts of at most ``size`` samples."""
-    if size is None or len(batch) <= size:
-        return [batch]
-    parts = []
-    for i in range(0, len(batch), size):
-        rows = slice(i, i + size)
-        cut = {k: v[rows] for k, v in vars(batch).items() if isinstance(v, Tensor) and len(v) == len(batch)}
-        parts.append(Batch(**{**vars(batch), **cut, "samples": batch.samples[rows]}))
-    return parts
 
 
 def _seed(seed: int, step: int, rank: int) -> int:
