@@ -34,6 +34,7 @@ bench: env  ## speed and memory, as ratios in one run
 	$(BIN)/python -m benchmarks.aircraft
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.scale
 
 clean:
 	rm -rf .venv demo-output .pytest_cache .ruff_cache
