@@ -124,8 +124,9 @@ class Samples:
         """Return the number of the shared cloud in a step, None where each sample has its own."""
         if not self.shared:
             return None
-        drawn = step is not None and self.sampling == "random" and self.points is not None
-        return 1 + (step[0] << 32) + step[1] if drawn else 0
+        if step is None or self.sampling != "random" or self.points is None:
+            return 0
+        return 1 + (step[0] << 32) + step[1]
 
     def _read(self, k: int) -> Trajectory:
         if self._file is None or self._process != os.getpid():  # an open file is not shared with a forked process

@@ -136,7 +136,8 @@ def read_npy(path: Path) -> np.ndarray:
 def map_netcdf(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return variables of a NetCDF file that ikno wrote as memory maps: only what is used is read."""
     with _hdf5(path) as file, _readable(path, file.close):
-        places = {n: (file[n].dtype, file[n].id.get_offset(), file[n].shape) for n in names}
+        found = {n: item for n in names if isinstance(item := file[n], h5py.Dataset)}
+        places = {n: (item.dtype, item.id.get_offset(), item.shape) for n, item in found.items()}
     return {n: np.memmap(path, dtype, "r", offset, shape) for n, (dtype, offset, shape) in places.items()}
 
 

@@ -131,8 +131,9 @@ def new_arrays(
             if path.suffix == ".npz":
                 arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
                 yield arrays
+                every: dict[str, Any] = {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}}
                 with partial.open("wb") as stream:
-                    np.savez(stream, **arrays, **known, **{k: np.array(v) for k, v in notes.items()})
+                    np.savez(stream, **every)
                 return
             with h5netcdf.File(partial, "w") as file:
                 file.attrs.update(notes)

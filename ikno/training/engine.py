@@ -92,13 +92,10 @@ def train(
             run = Run(path, config, problem.card, surrogate.signature)
         # Before anything is written: it may still find fault with the settings or the data.
         training = Training(run, config, problem, surrogate, processes, report)
-        memory = check_room(config, problem, surrogate, processes.size, processes.device)
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
         with run.locked() if processes.first else nullcontext(), reused_memory():
-            if processes.first:
-                training.say(memory)
             training.go(goes_on, until)
     return run
 
@@ -125,6 +122,7 @@ class Training:
         limit = self.config.data.memory_gb * 1e9
         for samples in (self.problem.train, self.problem.validation):
             samples.keep(limit)
+        self.memory = check_room(self.config, self.problem, self.surrogate, self.processes.size, self.processes.device)
         self.items = self.problem.items(self.problem.train)
         self.validation = self.problem.items(self.problem.validation, from_start=True)
         self.epochs = self.settings.epochs or 1
@@ -143,6 +141,8 @@ class Training:
             self._restore()
         else:
             self._begin()
+        if self.processes.first:
+            self._say(self.memory)
         self.last = min(until or self.epochs, self.epochs)
         self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
         with _signals() as asked:
@@ -320,7 +320,7 @@ class Training:
                 )
             if log.exists():
                 os.truncate(log, self.at.records)
-            self.say(f"resumed after step {self.at.step}")
+            self._say(f"resumed after step {self.at.step}")
 
     def _record(self, record: dict[str, Any]) -> None:
         line = json.dumps(record) + "\n"
@@ -329,14 +329,13 @@ class Training:
             return
         with (self.run.path / "log.jsonl").open("a") as file:
             file.write(line)
-        self.say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
+        self._say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
         if self.board is not None and "loss" in record:
             for name in ("loss", "validation", "learning_rate"):
                 if record[name] is not None:
                     self.board.add_scalar(name, record[name], record["step"])
 
-    def say(self, text: str) -> None:
-        """Write a line with the time to train.log."""
+    def _say(self, text: str) -> None:
         with (self.run.path / "train.log").open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 

@@ -396,7 +396,8 @@ def test_queries_in_parts_are_queries_in_one_piece(mode: Mode, steps: int, monke
     """F7: also at the points themselves, and from a given start."""
     surrogate, (points, inputs) = fitted(mode), case(2)
     rng = np.random.default_rng(0)
-    queries, start = rng.uniform(*np.array(BOX).T, (2, 23, 2)), rng.normal(size=(2, 23, 2))
+    low, high = np.array(BOX).T
+    queries, start = rng.uniform(low, high, (2, 23, 2)), rng.normal(size=(2, 23, 2))
     calls: list[dict[str, Any]] = [{}, {"queries": queries}, {"queries": queries[0], "start": start}]
     whole = [surrogate.predict(points, inputs, lead=0.3, steps=steps, **call) for call in calls]
     monkeypatch.setattr("ikno.surrogate.surrogate.QUERIES", 7)
