@@ -35,6 +35,7 @@ bench: env  ## speed and memory, as ratios in one run
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.parallel
+	$(BIN)/python -m benchmarks.scale
 
 clean:
 	rm -rf .venv demo-output .pytest_cache .ruff_cache

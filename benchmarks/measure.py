@@ -64,17 +64,18 @@ def report(title: str, rows: Sequence[Row], as_json: bool, **machine: float) -> 
     if as_json:
         print(json.dumps({"title": title, "machine": machine, "rows": [dict(r) for r in rows]}, indent=2))
         return
-    facts = ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in machine.items())
+    facts = ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in machine.items())
     table = Table(title=f"{title}\n{facts}", title_justify="left")
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(text(value) for value in row.values()))
     console = Console()
     Console(width=None if console.is_terminal else max(console.width, 160)).print(table)
 
 
-def _text(value: str | int | float) -> str:
+def text(value: str | int | float) -> str:
+    """Return a number with three digits, words as they are."""
     if not isinstance(value, float):
         return str(value)
     if math.isnan(value):

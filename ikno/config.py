@@ -39,13 +39,15 @@ class DataSettings(Settings):
     """Which data, and how much of it. None: what the card of the set says.
 
     ``sampling`` None: the first points where the card names their number (the released files are shuffled), else
-    points spread evenly (farthest).
+    points spread evenly (farthest). Random points are others in each step of training. ``evaluation_points`` are those
+    of validation and evaluation; None: as many as in training, or all of them if those of training are random.
     """
 
     name: str
     folder: str | None = None
     split: tuple[PositiveInt, NonNegativeInt, PositiveInt] | None = None
     points: PositiveInt | None = None
+    evaluation_points: PositiveInt | None = None
     sampling: Literal["first", "random", "farthest"] | None = None
     stride: PositiveInt | None = None
     final_snapshot: PositiveInt | None = None
@@ -69,7 +71,7 @@ class TrainSettings(Settings):
 
     ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
     ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
-    the epoch or sooner.
+    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``.
     """
 
     epochs: PositiveInt | None = None
@@ -86,6 +88,7 @@ class TrainSettings(Settings):
     validate_every: PositiveInt = 1
     save_seconds: NonNegativeFloat = 60.0
     max_bad_steps: PositiveInt = 10
+    ignore_memory: bool = False
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     tensorboard: bool = False
@@ -126,6 +129,7 @@ MOVABLE = (
     "data.memory_gb",
     "train.point_processes",
     "train.save_seconds",
+    "train.ignore_memory",
 )
 
 # What the presets say about data and training; each model has its own sizes for them (``models.Variant.sizes``).

@@ -1,9 +1,16 @@
-"""Memory that is used again: large blocks stay with the process while it computes, instead of coming anew each time."""
+"""Memory: how much of it there is, and large blocks that stay with the process instead of coming anew each time."""
 
 import ctypes
+import math
+import os
 import platform
+import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import torch
 
 # Parameters of mallopt (malloc.h of the GNU C library), and what they are by default after some large blocks: the
 # library raises both thresholds up to these.
@@ -33,3 +40,50 @@ def reused_memory() -> Iterator[None]:
         for name, value in _USUAL.items():
             library.mallopt(name, value)
         library.malloc_trim(0)
+
+
+def available_memory(device: torch.device, root: Path = Path("/")) -> float:
+    """Return the bytes that this process may still take: of a GPU what is free, else of the machine.
+
+    The latter is the least of what the kernel thinks available, what the control group leaves, and what `ulimit -v`
+    leaves; infinity where nothing is known. ``root`` is where proc and sys are.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    limits = [_number(root / "proc/meminfo", "MemAvailable"), _left_in_groups(root)]
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        used = _number(root / "proc/self/status", "VmSize")
+        limits.append(most - used if math.isfinite(used) else most)
+    if not math.isfinite(min(limits)) and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    return max(float(min(limits)), 0.0)
+
+
+def _left_in_groups(root: Path) -> float:
+    """Return what the control groups of this process leave, of all above it too; file caches can be given back."""
+    found = [math.inf]
+    members = root / "proc/self/cgroup"
+    for line in members.read_text().splitlines() if members.exists() else []:
+        _, names, place = line.split(":", 2)
+        if names not in ("", "memory"):
+            continue
+        top = root / "sys/fs/cgroup" / names
+        limit, usage = ("memory.limit_in_bytes", "memory.usage_in_bytes") if names else ("memory.max", "memory.current")
+        folder = top / place.strip("/")
+        for group in (folder, *folder.parents):
+            if (group / limit).exists() and (group / usage).exists():
+                most = (group / limit).read_text().strip()
+                used = int((group / usage).read_text())
+                cache = _number(group / "memory.stat", "inactive_file", 1)
+                found.append(math.inf if most == "max" else int(most) - used + (cache if math.isfinite(cache) else 0))
+            if group == top:
+                break
+    return float(min(found))
+
+
+def _number(file: Path, name: str, unit: int = 1024) -> float:
+    """Return a number of bytes that a file of the kernel names, infinity if there is none."""
+    found = re.search(rf"^{name}:?\s+(\d+)", file.read_text(), re.MULTILINE) if file.exists() else None
+    return math.inf if found is None else float(found[1]) * unit

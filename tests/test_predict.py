@@ -1,5 +1,6 @@
 """Predictions from files to files: the same bits as sample by sample, in files that can be read again."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,53 @@ def test_queries(moving: Run, steady: Run, tmp_path: Path) -> None:
     file = npz(tmp_path / "queries.npz", q=np.array([[0, 1], [1, 2]]))  # whole numbers will do
     made = predict_file(steady, npz(tmp_path / "in2.npz", x=CLOUD, c=C), tmp_path / "out2.npz", file)
     same(made.values[0, 0], steady.surrogate().predict(CLOUD, C[0], np.array([[0, 1], [1, 2]], np.float32)))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc"])
+def test_queries_from_disk_to_disk(moving: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr("ikno.surrogate.surrogate.QUERIES", 3)
+    places = np.random.default_rng(0).random((10, 2))  # parts of 3, 3, 3 and 1
+    np.save(tmp_path / "q.npy", places)
+    inputs, out = npz(tmp_path / "in.npz", x=CLOUDS, u=U), tmp_path / f"out{suffix}"
+    made = predict_file(moving, inputs, out, tmp_path / "q.npy", leads=[0.1, 0.5])
+    assert isinstance(made.values, np.memmap) == (suffix == ".nc")
+    surrogate, found = moving.surrogate(), content(out)
+    for i, (j, lead) in product(range(S), enumerate((0.1, 0.5))):
+        same(made.values[i, j], surrogate.predict(CLOUDS[i], U[i, 0, :, :1], places, lead=lead))
+    same(found["u"], np.asarray(made.values))
+    same(found["x"], places.astype(np.float32)[None, None])
+    assert found["lead"].tolist() == [0.1, 0.5]
+    before = out.read_bytes()
+    places[8] = np.nan  # in the third part
+    np.save(tmp_path / "q.npy", places)
+    with pytest.raises(UserError, match="queries: NaN or infinite coordinates"):
+        predict_file(moving, inputs, out, tmp_path / "q.npy", leads=[0.1, 0.5], force=True)
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", out.name, "q.npy"]
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\x93NUMPY\x01\x00"])
+def test_queries_that_are_no_npy_file(steady: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "q.npy").write_bytes(content)
+    with pytest.raises(UserError, match=r"q\.npy: (the file is empty|not a readable npy file)"):
+        predict_file(steady, npz(tmp_path / "in.npz", x=CLOUD, c=C), tmp_path / "out.nc", tmp_path / "q.npy")
+    np.save(tmp_path / "q.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(UserError, match=r"q\.npy: not a readable npy file"):
+        predict_file(steady, npz(tmp_path / "in.npz", x=CLOUD, c=C), tmp_path / "out.nc", tmp_path / "q.npy")
+    assert not (tmp_path / "out.nc").exists()
+
+
+def test_more_memory_than_there_is(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = npz(tmp_path / "in.npz", x=CLOUD, c=C)
+    monkeypatch.setattr("ikno.surrogate.footprint.available_memory", lambda _: 1e3)
+    message = (
+        r"^predicting 14 values from 14 points needs about [0-9.]+ GB of memory, 0\.0 GB are available on cpu; use "
+        r"fewer points, a result with the suffix \.nc, or --ignore-memory to begin anyway$"
+    )
+    with pytest.raises(UserError, match=message):
+        predict_file(steady, file, tmp_path / "out.npz")
+    assert [p.name for p in tmp_path.iterdir()] == ["in.npz"]
+    predict_file(steady, file, tmp_path / "out.npz", ignore_memory=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ikno.data.catalog import Card
 from ikno.errors import UserError
 from ikno.evaluation import predict_file
 from ikno.runs import Run, save
-from ikno.surrogate import Estimate, Signature, Surrogate
+from ikno.surrogate import Signature, Surrogate
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
 STEADY = Card(name="wing", format="csv", variables=("p", "T"), conditions=("Mach", "angle of attack"))
@@ -124,7 +124,7 @@ def test_refused(steady: Run, tmp_path: Path) -> None:
 
 def test_a_prediction_that_is_no_number(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.full((2, 2), np.nan, np.float32)
-    monkeypatch.setattr(Surrogate, "predict", lambda *_, **__: Estimate(values, 0 * values))
+    monkeypatch.setattr(Surrogate, "stream", lambda *_, **__: iter([(slice(0, 2), values)]))
     (tmp_path / "in.csv").write_text("x,y\n0,1\n1,0\n")
     with pytest.raises(UserError, match="the prediction has NaN or infinite values"):
         predict_file(steady, tmp_path / "in.csv", tmp_path / "out.csv", given={"Mach": 0.5, "angle of attack": 1.0})

@@ -204,8 +204,12 @@ def predict(
             "instance Mach=0.82.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The result: .npz or .nc; of a mesh a copy with the predictions in it.")],
-    queries: Annotated[Path | None, typer.Option(help="Where to predict: .npz with an array of points.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="The result: .npz, or .nc for any size; of a mesh a copy with the predictions in it.")
+    ],
+    queries: Annotated[
+        Path | None, typer.Option(help="Where to predict: .npz or .npy with an array of points.")
+    ] = None,
     time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
     lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the result of the last.")] = 1,
@@ -218,6 +222,9 @@ def predict(
     which: Which = "best",
     device: Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
+    ignore_memory: Annotated[
+        bool, typer.Option("--ignore-memory", help="Begin even if the memory does not seem to suffice.")
+    ] = False,
 ) -> None:
     """Predict at any points and times, from the inputs in a file."""
     given = [word for word in what if "=" in word and not Path(word).exists()]
@@ -229,8 +236,9 @@ def predict(
 
     opened = [Run.open(Path(run)) for run in runs]
     asked = band if intervals else None
+    numbers = parse_numbers(given)
     made = predict_file(
-        opened, Path(file), out, queries, time, lead or [], steps, which, device, parse_numbers(given), force, asked
+        opened, Path(file), out, queries, time, lead or [], steps, which, device, numbers, force, asked, ignore_memory
     )
     samples, leads, points, _ = made.values.shape
     when = f", {leads} lead{'s' if leads > 1 else ''}" if made.leads else ""

@@ -18,6 +18,8 @@ from ikno.data.pairs import Sampling, choose_points
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
+Step = tuple[int, int]  # of training: the epoch, and the number of the batch in it
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -44,13 +46,24 @@ class Batch:
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
+    def parts(self, size: int | None) -> "list[Batch]":
+        """Return the batch in parts of at most ``size`` samples."""
+        if size is None or len(self) <= size:
+            return [self]
+        parts = []
+        for i in range(0, len(self), size):
+            rows = slice(i, i + size)
+            cut = {k: v[rows] for k, v in vars(self).items() if isinstance(v, Tensor) and len(v) == len(self)}
+            parts.append(replace(self, **cut, samples=self.samples[rows]))
+        return parts
+
 
 @dataclass
 class Samples:
     """Some trajectories of a data file, with their active variables and the points that are used.
 
-    Which points follows from the seed, and for ``random`` from the epoch; samples that share a cloud share the choice.
-    ``share`` (i, n): of those the i-th of n parts.
+    Which points follows from the seed, and for ``random`` from the step (epoch and number of the batch) that asks;
+    samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts.
     """
 
     path: Path
@@ -93,26 +106,34 @@ class Samples:
         self._kept = kept
         return True
 
+    def most_points(self) -> int:
+        """Return the points of the largest sample as it is learned: of all if they are in memory, else of the first."""
+        known = self._kept or [self.whole(k) for k in range(min(len(self), 1))]
+        most = max((len(made.points) for made in known), default=0)
+        return most if self.points is None else min(most, self.points)
+
     def whole(self, k: int) -> Trajectory:
-        """Return the k-th sample with all points that any epoch may choose."""
+        """Return the k-th sample with all points that any step may choose."""
         return self._kept[k] if self._kept is not None else self._read(k)
 
-    def get(self, k: int, epoch: int = 0) -> Trajectory:
-        """Return the k-th sample at the points of an epoch."""
+    def get(self, k: int, step: Step | None = None) -> Trajectory:
+        """Return the k-th sample at the points of a step; without one, random points are always the same."""
         made = self.whole(k)
         if self.sampling != "random" or self.points is None:
             return made
-        index = self._random(len(made.points), k, epoch)
+        index = self._random(len(made.points), k, step or (0, 0))
         return _at(made, index[self._rows(len(index))])
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self.get(k) for k in range(len(self)))
 
-    def cloud_number(self, epoch: int) -> int | None:
-        """Return the number of the shared cloud in an epoch, None where each sample has its own."""
+    def cloud_number(self, step: Step | None) -> int | None:
+        """Return the number of the shared cloud in a step, None where each sample has its own."""
         if not self.shared:
             return None
-        return epoch if self.sampling == "random" and self.points is not None else 0
+        if step is None or self.sampling != "random" or self.points is None:
+            return 0
+        return 1 + (step[0] << 32) + step[1]
 
     def _read(self, k: int) -> Trajectory:
         if self._file is None or self._process != os.getpid():  # an open file is not shared with a forked process
@@ -145,8 +166,8 @@ class Samples:
             self._choice[key] = choose_points(points, self.points, self.sampling, rng)
         return self._choice[key]
 
-    def _random(self, count: int, k: int, epoch: int) -> np.ndarray:
-        rng = np.random.default_rng((self.seed, 2, epoch, 0 if self.shared else self.indices[k] + 1))
+    def _random(self, count: int, k: int, step: Step) -> np.ndarray:
+        rng = np.random.default_rng((self.seed, 2, *step, 0 if self.shared else self.indices[k] + 1))
         return rng.permutation(count)[: self.points]
 
     def __getstate__(self) -> dict:
@@ -166,7 +187,7 @@ def _at(made: Trajectory, index: np.ndarray) -> Trajectory:
 class Items:
     """Everything a model learns from: each sample of a steady problem, each pair of times of the others.
 
-    Entry (epoch, i) depends on nothing but these two numbers, whichever process asks for it.
+    Entry i depends on nothing but this number and the step, whichever process asks for it.
     """
 
     samples: Samples
@@ -176,10 +197,9 @@ class Items:
     def __len__(self) -> int:
         return len(self.samples) * max(len(self.pairs), 1)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Trajectory, np.ndarray, float, float]:
-        epoch, i = key
+    def _entry(self, i: int, step: Step | None) -> tuple[int, Trajectory, np.ndarray, float, float]:
         k, p = divmod(i, max(len(self.pairs), 1))
-        made = self.samples.get(k, epoch)
+        made = self.samples.get(k, step)
         start, end = self.pairs[p] if self.pairs else (0, 0)
         channels = [made.values[start]] if self.pairs else []
         if made.conditions is not None:
@@ -192,11 +212,11 @@ class Items:
         """Return the number in the file of the sample that an entry is of."""
         return self.samples.indices[i // max(len(self.pairs), 1)]
 
-    def batch(self, epoch: int, chosen: Sequence[int]) -> Batch:
-        """Return some entries as one batch."""
-        entries = [self[epoch, i] for i in chosen]
+    def batch(self, chosen: Sequence[int], step: Step | None = None) -> Batch:
+        """Return some entries as one batch, at the points of a step of training or at the same points always."""
+        entries = [self._entry(i, step) for i in chosen]
         sizes = [len(e[1].points) for e in entries]
-        cloud = self.samples.cloud_number(epoch)
+        cloud = self.samples.cloud_number(step)
         points = [e[1].points for e in entries[: 1 if cloud is not None else None]]
         inputs, values = [e[2] for e in entries], [e[1].values[0] for e in entries]
         mask = None
@@ -220,9 +240,12 @@ class Items:
             cloud,
         )
 
-    def loader(self, epoch: int, batches: Sequence[Sequence[int]], workers: int) -> Iterator[Batch]:
-        """Yield the given batches in order, prepared by so many processes (0: this one)."""
-        asked = _Asked(self, epoch, batches)
+    def loader(self, batches: Sequence[Sequence[int]], workers: int, first: Step | None = None) -> Iterator[Batch]:
+        """Yield the given batches in order, prepared by so many processes (0: this one).
+
+        ``first`` is the step of the first of them; without it random points are always the same.
+        """
+        asked = _Asked(self, batches, first)
         found = DataLoader(asked, batch_size=None, shuffle=False, num_workers=workers)  # type: ignore[arg-type]
         for batch in found if workers else (asked[i] for i in range(len(asked))):
             if isinstance(batch, UserError):
@@ -232,21 +255,21 @@ class Items:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The batches of an epoch as a sequence.
+    """Batches as a sequence.
 
     Errors for people are entries too: raised in another process they would arrive with its traceback in their text.
     """
 
     items: Items
-    epoch: int
     batches: Sequence[Sequence[int]]
+    first: Step | None
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, i: int) -> Batch | UserError:
         try:
-            return self.items.batch(self.epoch, self.batches[i])
+            return self.items.batch(self.batches[i], self.first and (self.first[0], self.first[1] + i))
         except UserError as error:
             return error
 

@@ -124,6 +124,23 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: not a readable npz file, or cut short: {error}") from None
 
 
+def read_npy(path: Path) -> np.ndarray:
+    """Return the array of an npy file as a memory map: only what is used is read."""
+    _check_file(path)
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError, SyntaxError) as error:
+        raise UserError(f"{path}: not a readable npy file, or cut short: {error}") from None
+
+
+def map_netcdf(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return variables of a NetCDF file that ikno wrote as memory maps: only what is used is read."""
+    with _hdf5(path) as file, _readable(path, file.close):
+        found = {n: item for n in names if isinstance(item := file[n], h5py.Dataset)}
+        places = {n: (item.dtype, item.id.get_offset(), item.shape) for n, item in found.items()}
+    return {n: np.memmap(path, dtype, "r", offset, shape) for n, (dtype, offset, shape) in places.items()}
+
+
 def read_netcdf(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return those of the named variables that a NetCDF file has."""
     with _hdf5(path) as file, _readable(path, file.close):

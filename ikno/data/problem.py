@@ -90,14 +90,16 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
         sizes = (count * DEFAULT_SPLIT[0], count * DEFAULT_SPLIT[1], count * DEFAULT_SPLIT[2])
     parts = split(count, sizes, exact=settings.split is not None)
     points = settings.points or card.points
+    sampling = settings.sampling or ("first" if card.points else "farthest")
+    measured = settings.evaluation_points or (None if sampling == "random" else points)
     final = settings.final_snapshot or card.final_snapshot
     stride = settings.stride or card.stride
     if not card.steady and final >= card.snapshots:
         raise UserError(f"data.final_snapshot: {final} is not one of the snapshots 0 to {card.snapshots - 1} of {path}")
     times = (0.0,) if card.times is None else tuple(float(t) for t in np.linspace(*card.times, card.snapshots))
+    numbers = {"train": points, "validation": measured, "test": measured}
     train, validation, test = (
-        Samples(path, card, part, points, settings.sampling or ("first" if card.points else "farthest"), seed)
-        for part in (parts.train, parts.validation, parts.test)
+        Samples(path, card, getattr(parts, name), count, sampling, seed) for name, count in numbers.items()
     )
     problem = Problem(card, path, train, validation, test, times, final, stride)
     _ = problem.pairs  # stride and final snapshot are checked before anything is read

@@ -1,6 +1,7 @@
 """Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,24 +115,34 @@ def write_data(
                 c[i] = made.conditions
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]) -> None:
-    """Write named arrays with notes as npz or NetCDF, by the file's suffix; the file appears only when complete."""
+@contextmanager
+def new_arrays(
+    path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield float32 arrays to be filled, which become an npz or NetCDF file if the block ends well.
+
+    Those of a NetCDF file are on the disk: filled part by part they take no memory. ``known`` arrays and notes go into
+    the file too.
+    """
     import h5netcdf
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             if path.suffix == ".npz":
-                every: Any = {**arrays, **{k: np.array(v) for k, v in notes.items()}}
+                arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+                yield arrays
+                every: dict[str, Any] = {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}}
                 with partial.open("wb") as stream:
                     np.savez(stream, **every)
                 return
             with h5netcdf.File(partial, "w") as file:
                 file.attrs.update(notes)
-                for name, array in arrays.items():
-                    names = [f"{name}{i}" for i in range(array.ndim)]
-                    for n, size in zip(names, array.shape, strict=True):
-                        file.dimensions[n] = size
-                    file.create_variable(name, names, array.dtype, data=array)
+                for name, shape in {**shapes, **{k: a.shape for k, a in known.items()}}.items():
+                    names = [f"{name}{i}" for i in range(len(shape))]
+                    file.dimensions.update(zip(names, shape, strict=True))
+                    array = known.get(name)
+                    file.create_variable(name, names, np.float32 if array is None else array.dtype, data=array)
+                yield {name: file.variables[name] for name in shapes}
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None

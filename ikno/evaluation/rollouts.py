@@ -29,15 +29,19 @@ BATCH = 16
 
 
 def problem_of(run: Run, data: str | None = None, points: int | None = None) -> Problem:
-    """Return the problem that a run has learned, or other data or another number of points for it."""
-    changed = {k: v for k, v in (("name", data), ("points", points)) if v is not None}
+    """Return the problem that a run has learned, or other data or another number of points for it.
+
+    Its training samples are at the points of evaluation too, where they serve as guesses.
+    """
+    changed = {k: v for k, v in (("name", data), ("evaluation_points", points)) if v is not None}
     settings = parse(DataSettings, {**run.config.data.model_dump(), **changed})
     try:
-        return open_problem(settings, run.config.seed)
+        problem = open_problem(settings, run.config.seed)
     except UserError:
         if data is None or settings.split is None:
             raise
-        return open_problem(settings.model_copy(update={"split": None}), run.config.seed)
+        problem = open_problem(settings.model_copy(update={"split": None}), run.config.seed)
+    return replace(problem, train=replace(problem.train, points=problem.test.points))
 
 
 def part(problem: Problem, split: Part) -> Samples:

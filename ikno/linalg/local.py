@@ -47,7 +47,7 @@ class Local(Contraction):
         check_clouds(values.shape[0], cloud)
         x = self._working(values)
         x = fold(x, cloud) if self._small(x) else x
-        nodes = self._most_nodes  # one pass over the points serves all kernels
+        nodes = self.most_nodes  # one pass over the points serves all kernels
         table = torch.cat([self._table(k, 0, nodes, x) for k in self.kernels])
         half = _Spread.apply(x, table, cloud, nodes, *interpolation_weights(cloud, nodes))
         assert isinstance(half, Tensor)
@@ -56,7 +56,7 @@ class Local(Contraction):
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
         grids = []
         for k, half in zip(self.kernels, spread, strict=True):
-            tables = [self._table(k, j, self._most_nodes, half) for j in range(1, self.grid.dim)]
+            tables = [self._table(k, j, self.most_nodes, half) for j in range(1, self.grid.dim)]
             grids.append((kron_apply(tables, half) if tables else half).to(self.dtype))
         return tuple(grids)
 
@@ -83,15 +83,16 @@ class Local(Contraction):
 
     @property
     def _nodes_at_points(self) -> tuple[Nodes, ...]:
-        return (self._most_nodes,) * len(self.nodes) if self.summed else self.nodes
+        return (self.most_nodes,) * len(self.nodes) if self.summed else self.nodes
 
     @property
-    def _most_nodes(self) -> Nodes:
+    def most_nodes(self) -> Nodes:
+        """The nodes of the most demanding kernel along each axis."""
         return tuple(max(axis) for axis in zip(*self.nodes, strict=True))
 
     def _small(self, x: Float[Tensor, "batch *space width"]) -> bool:
         """Tell whether the node values of a whole batch fit together."""
-        return prod(self.cells.node_counts(self._most_nodes)) * x.shape[0] * x.shape[-1] <= _floats(x)
+        return prod(self.cells.node_counts(self.most_nodes)) * x.shape[0] * x.shape[-1] <= _floats(x)
 
     def _working(self, x: Tensor) -> Tensor:
         return x.double() if self.slope else x
@@ -173,7 +174,7 @@ class _Sample(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *grads):
         needed, count, d = ctx.needs_input_grad[2:], len(ctx.nodes), len(ctx.nodes[0])
-        tensors = ctx.saved_tensors  # once: when recomputing they cannot be taken twice
+        tensors = ctx.saved_tensors  # once: under checkpointing they come from running forward again
         found = [torch.zeros_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
         rows = grads[0].contiguous().view(-1, *grads[0].shape[2:])
         for i, run in enumerate(_by_run(ctx.cloud, ctx.nodes, tensors)):

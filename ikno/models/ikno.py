@@ -194,8 +194,10 @@ class IKNO(nn.Module):
         for part in cloud.split(self.settings.point_chunk):
             f, w = (x if part.index is None else _taken(x, part.index) for x in (features, weights.unsqueeze(-1)))
             spread = self._chunked(partial(self._spread, form), f, part, None if equal else w)
-            add = torch.add if torch.is_grad_enabled() else torch.Tensor.add_
-            total = tuple(add(a, b) for a, b in zip(total, spread, strict=True)) if total else spread
+            if total:  # in place: these are the largest tensors of all
+                total = tuple(a.add_(b) for a, b in zip(total, spread, strict=True))
+            else:  # what is differentiated and changed in place must not be a view
+                total = spread if part is cloud or not torch.is_grad_enabled() else tuple(s.clone() for s in spread)
         with torch.autocast(features.device.type, enabled=False):
             grids = form.collect(total)
             if equal:

@@ -1,11 +1,13 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
-from ikno.surrogate.ensemble import Ensemble
+from ikno.surrogate.ensemble import Ensemble, stream
+from ikno.surrogate.footprint import check_memory, prediction_memory, training_memory
 from ikno.surrogate.gradient import Gradient
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.rollout import STRATEGIES, path, rollout
-from ikno.surrogate.surrogate import Signature, State, Surrogate, half_size
+from ikno.surrogate.signature import Signature, half_size
+from ikno.surrogate.surrogate import State, Surrogate, parts_of
 
 __all__ = [
     "BANDS",
@@ -20,9 +22,14 @@ __all__ = [
     "Signature",
     "State",
     "Surrogate",
+    "check_memory",
     "half_size",
+    "parts_of",
     "path",
+    "prediction_memory",
     "quantile",
     "rollout",
     "scale",
+    "stream",
+    "training_memory",
 ]

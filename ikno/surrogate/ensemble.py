@@ -1,6 +1,6 @@
 """Ensemble: several surrogates of one problem, usually of different seeds, used as one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ikno.errors import UserError
 from ikno.surrogate.gradient import gradient
-from ikno.surrogate.intervals import Band, Calibration, estimate
-from ikno.surrogate.surrogate import Signature, Surrogate
+from ikno.surrogate.intervals import Band, Calibration, Estimate, estimate
+from ikno.surrogate.signature import Signature
+from ikno.surrogate.surrogate import Surrogate
 
 Array = np.ndarray | Tensor
 SHARED = ("dim", "variables", "conditions", "times")  # what members have in common; their models may differ
@@ -55,3 +56,20 @@ class Ensemble:
         return found if spread or intervals is not None else found.mean
 
     gradient = gradient
+
+
+def stream(
+    surrogate: Surrogate | Ensemble,
+    points: Array,
+    conditions: Array | None = None,
+    queries: Array | None = None,
+    time: float | Array | None = None,
+    lead: float | Array | None = None,
+    steps: int = 1,
+    intervals: Band | None = None,
+) -> Iterator[tuple[slice, Estimate]]:
+    """Yield which queries and the estimate there, part by part: what ``predict`` returns with its spread as a whole."""
+    members = surrogate.members if isinstance(surrogate, Ensemble) else (surrogate,)
+    for found in zip(*(m.stream(points, conditions, queries, time, lead, None, steps) for m in members), strict=True):
+        values = [u for _, u in found]
+        yield found[0][0], estimate(values, surrogate.calibration, intervals, time, lead, steps)

@@ -1,65 +1,28 @@
 """Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from pydantic import PositiveInt, model_validator
-from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
-from scipy.spatial import QhullError
 from torch import Tensor, nn
 
-from ikno.config import Settings
 from ikno.data.pairs import MODES, Moments, Statistics
 from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.models import build
 from ikno.surrogate.gradient import gradient
+from ikno.surrogate.interpolation import interpolator
 from ikno.surrogate.intervals import Band, Calibration, estimate
 from ikno.surrogate.normalize import Normalizer
+from ikno.surrogate.signature import Signature, half_size
 
 Array = np.ndarray | Tensor
-
-
-class Signature(Settings):
-    """What a surrogate takes and gives: names of its channels, the box of its points, its times and mode.
-
-    ``times`` are the first and the last time of the data, None for steady problems.
-    """
-
-    dim: PositiveInt
-    variables: tuple[str, ...]
-    conditions: tuple[str, ...] = ()
-    box: tuple[tuple[float, float], ...]
-    coordinates: Literal["per axis", "one scale"] = "per axis"
-    times: tuple[float, float] | None = None
-    mode: Literal["direct", "residual", "derivative"] = "direct"
-    model: dict[str, Any]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Signature":
-        if len(self.box) != self.dim or any(a >= b for a, b in self.box):
-            raise ValueError(f"the box needs lower < upper along each of {self.dim} axes, found {self.box}")
-        if not self.variables:
-            raise ValueError("a surrogate needs at least one variable")
-        if self.steady and self.mode != "direct":
-            raise ValueError(f"a steady problem has no {self.mode} target; use surrogate.mode=direct")
-        if not isinstance(self.model.get("name"), str):
-            raise ValueError("a model needs a name; `ikno models` lists them")
-        return self
-
-    @property
-    def steady(self) -> bool:
-        return self.times is None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the input channels: u(t) of problems in time, then the conditions."""
-        return self.conditions if self.steady else (*self.variables, *self.conditions)
+QUERIES = 1 << 20  # decoded at a time, which bounds the memory of any number
 
 
 @dataclass(frozen=True)
@@ -70,6 +33,14 @@ class State:
     points: Float[Tensor, "clouds points dim"]
     start: Float[Tensor, "batch points variables"] | None
     lead: Float[Tensor, "batch"] | None
+
+    @cached_property
+    def starts(self) -> list[Callable[[np.ndarray], np.ndarray]]:
+        """The start between the points, one function for each input."""
+        assert self.start is not None
+        clouds = self.points.cpu().numpy()
+        values = self.start.cpu().numpy()
+        return [interpolator(clouds[b if len(clouds) > 1 else 0], v) for b, v in enumerate(values)]
 
 
 class Surrogate(nn.Module):
@@ -186,29 +157,50 @@ class Surrogate(nn.Module):
         spread (zero for one run, see ``Ensemble``), lower and upper. Tensors that require gradients get them, as
         anywhere in torch; ``gradient`` is for all others.
         """
-        single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
-        if steps == 1:
-            values = self.decode(self.encode(points, conditions, time, lead), queries, start)
-        else:
-            values = self._in_steps(points, conditions, queries, time, lead, start, steps)
-        values = values[0] if single else values
-        values = values.detach().cpu().numpy() if isinstance(points, np.ndarray) else values
+        parts = [u for _, u in self.stream(points, conditions, queries, time, lead, start, steps)]
+        values: Any = np.concatenate(parts, -2) if isinstance(points, np.ndarray) else torch.cat(parts, -2)
         if not spread and intervals is None:
             return values
         return estimate([values], self.calibration, intervals, time, lead, steps)
 
     gradient = gradient
 
-    def _in_steps(
+    def stream(
+        self,
+        points: Array,
+        conditions: Array | None = None,
+        queries: Array | None = None,
+        time: float | Array | None = None,
+        lead: float | Array | None = None,
+        start: Array | None = None,
+        steps: int = 1,
+    ) -> Iterator[tuple[slice, Any]]:
+        """Yield which queries and u there, part by part, everything else as ``predict``.
+
+        The queries may be a memory map: what is not asked for is not read.
+        """
+        single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
+        states = self._states(points, conditions, time, lead, steps)
+        if queries is None or self.signature.mode == "direct":
+            states = states[-1:]  # the others are needed only where a change is added to the last
+        for part in self._parts(states[0], queries, start):
+            values: Any = None if start is None or queries is None else start[..., part, :]
+            for state in states:
+                values = self._decode(state, queries, part, values)
+            values = values[0] if single else values
+            yield part, values.detach().cpu().numpy() if isinstance(points, np.ndarray) else values
+
+    def _states(
         self,
         points: Array,
         conditions: Array | None,
-        queries: Array | None,
         time: float | Array | None,
         lead: float | Array | None,
-        start: Array | None,
         steps: int,
-    ) -> Tensor:
+    ) -> list[State]:
+        """Return the latent states along the way."""
+        if steps == 1:
+            return [self.encode(points, conditions, time, lead)]
         if steps < 1 or self.signature.times is None:
             raise UserError(f"steps: expected 1 for steady problems and at least 1 for others, found {steps}")
         inputs = self._inputs(self._points(points, "points"), conditions)
@@ -216,13 +208,12 @@ class Surrogate(nn.Module):
         assert t is not None
         assert tau is not None
         fixed = inputs[..., len(self.signature.variables) :]
-        values: Any = start
+        states = []
         for i in range(steps):
-            state = self.encode(points, inputs, t + i * tau / steps, tau / steps)
-            here = self.decode(state)
-            values = here if queries is None else self.decode(state, queries, values)
-            inputs = torch.cat([here, fixed], -1)
-        return values
+            states.append(self.encode(points, inputs, t + i * tau / steps, tau / steps))
+            if i < steps - 1:
+                inputs = torch.cat([self.decode(states[-1]), fixed], -1)
+        return states
 
     def encode(
         self,
@@ -246,10 +237,32 @@ class Surrogate(nn.Module):
         self, state: State, queries: Array | None = None, start: Array | None = None
     ) -> Float[Tensor, "batch queries variables"]:
         """Return u at the queries, by default at the points of the input."""
-        x = state.points if queries is None else self._points(queries, "queries")
-        batch = state.latent.shape[0]
-        if x.shape[0] not in (1, batch):
-            raise UserError(f"queries: {x.shape[0]} clouds for {batch} inputs; give one for all or one each")
+        start = None if queries is None else start
+        parts = self._parts(state, queries, start)
+        return torch.cat(
+            [self._decode(state, queries, p, None if start is None else start[..., p, :]) for p in parts], 1
+        )
+
+    def _parts(self, state: State, queries: Array | None, start: Array | None) -> list[slice]:
+        """Return the parts in which the queries are decoded, having checked the shapes of everything.
+
+        A model without an encoder would begin anew for each part: it takes all at once.
+        """
+        count, batch = state.points.shape[1], state.latent.shape[0]
+        if queries is not None:
+            self._check_shape(queries, "queries")
+            clouds, count = queries.shape[0] if queries.ndim == 3 else 1, queries.shape[-2]
+            if clouds not in (1, batch):
+                raise UserError(f"queries: {clouds} clouds for {batch} inputs; give one for all or one each")
+            expected = (count, len(self.signature.variables))
+            if start is not None and (start.shape[-2:] != expected or start.shape[:-2] not in ((), (1,), (batch,))):
+                names = ", ".join(self.signature.variables)
+                raise UserError(f"start: shape {list(start.shape)}, expected {list(expected)}: {names} at the queries")
+        return parts_of(count) if self._has_encoder else [slice(0, count)]
+
+    def _decode(self, state: State, queries: Array | None, part: slice, start: Array | None) -> Tensor:
+        """Return u at some of the queries, given the start there (None: between the points of the input)."""
+        x = state.points[:, part] if queries is None else self._points(queries[..., part, :], "queries")
         with self._inference(state.latent, state.points, state.start, x, start):
             if self._has_encoder:
                 output = getattr(self.model, "decode")(state.latent, self._for_model(x))  # noqa: B009
@@ -259,9 +272,8 @@ class Surrogate(nn.Module):
             output, mode = self.target.inverse(output), self.signature.mode
             if mode == "direct":
                 return output
-            at_queries = state.start if queries is None else self._start_at(state, x, start)
             lead = None if state.lead is None else state.lead[:, None, None].to(output.dtype)
-            return MODES[mode].values(at_queries, output, lead)
+            return MODES[mode].values(self._start_at(state, queries, part, x, start), output, lead)
 
     @property
     def _has_encoder(self) -> bool:
@@ -280,25 +292,22 @@ class Surrogate(nn.Module):
         finally:
             self.train(training)
 
-    def _start_at(self, state: State, x: Tensor, start: Array | None) -> Tensor:
+    def _start_at(
+        self, state: State, queries: Array | None, part: slice, x: Tensor, start: Array | None
+    ) -> Float[Tensor, "_ queries variables"]:
+        assert state.start is not None
+        if queries is None:
+            return state.start[:, part]
         if start is not None:
             given = self._tensor(start)
-            given = given[None] if given.ndim == 2 else given
-            expected = (x.shape[1], len(self.signature.variables))
-            if given.ndim != 3 or given.shape[1:] != expected or given.shape[0] not in (1, state.latent.shape[0]):
-                names = ", ".join(self.signature.variables)
-                raise UserError(f"start: shape {list(start.shape)}, expected {list(expected)}: {names} at the queries")
-            return given
-        assert state.start is not None
+            return given[None] if given.ndim == 2 else given
         if torch.is_grad_enabled():
             raise UserError(
                 "start: u(t) at the queries is needed for gradients, as interpolation between the points has none; "
                 "give it, or leave the queries out"
             )
-        found = []
-        for b in range(state.latent.shape[0]):
-            points, queries = (p[b if p.shape[0] > 1 else 0].cpu().numpy() for p in (state.points, x))
-            found.append(interpolate(points, state.start[b].cpu().numpy(), queries))
+        at = x.cpu().numpy()
+        found = [start(at[b if len(at) > 1 else 0]) for b, start in enumerate(state.starts)]
         return torch.from_numpy(np.stack(found)).to(state.start)
 
     def _tensor(self, values: float | Array) -> Tensor:
@@ -307,13 +316,16 @@ class Surrogate(nn.Module):
         return tensor.to(self.center)
 
     def _points(self, points: Array, name: str) -> Float[Tensor, "clouds points dim"]:
+        self._check_shape(points, name)
         x = self._tensor(points)
         x = x[None] if x.ndim == 2 else x
-        if x.ndim != 3 or x.shape[-1] != self.signature.dim or x.shape[1] == 0:
-            raise UserError(f"{name}: shape {list(points.shape)}, expected [points, {self.signature.dim}]")
         if not bool(torch.isfinite(x).all()):
             raise UserError(f"{name}: NaN or infinite coordinates; remove these points")
         return x
+
+    def _check_shape(self, points: Array, name: str) -> None:
+        if points.ndim not in (2, 3) or points.shape[-1] != self.signature.dim or points.shape[-2] == 0:
+            raise UserError(f"{name}: shape {list(points.shape)}, expected [points, {self.signature.dim}]")
 
     def _inputs(self, x: Tensor, conditions: Array | None) -> Float[Tensor, "batch points channels"]:
         names = self.signature.inputs
@@ -357,28 +369,9 @@ class Surrogate(nn.Module):
         return found[0], found[1]
 
 
-def half_size(box: Sequence[tuple[float, float]], coordinates: str) -> tuple[float, ...]:
-    """Return the length along each axis that becomes 1 in the coordinates of the model."""
-    halves = tuple((high - low) / 2 for low, high in box)
-    return (max(halves),) * len(halves) if coordinates == "one scale" else halves
-
-
-def interpolate(
-    points: Float[np.ndarray, "points dim"],
-    values: Float[np.ndarray, "points channels"],
-    queries: Float[np.ndarray, "queries dim"],
-) -> Float[np.ndarray, "queries channels"]:
-    """Return linear interpolation between scattered points, the value of the nearest point outside their hull."""
-    if points.shape[1] == 1:
-        order = points[:, 0].argsort()
-        columns = [np.interp(queries[:, 0], points[order, 0], v) for v in values[order].T]
-        return np.stack(columns, 1).astype(values.dtype)
-    nearest = NearestNDInterpolator(points, values)(queries)
-    try:
-        inside = LinearNDInterpolator(points, values)(queries)
-    except QhullError:  # all points on a line or plane: there is no inside
-        return nearest.astype(values.dtype)
-    return np.where(np.isnan(inside), nearest, inside).astype(values.dtype)
+def parts_of(count: int) -> list[slice]:
+    """Return the parts in which so many queries are worked on."""
+    return [slice(i, min(i + QUERIES, count)) for i in range(0, count, QUERIES)]
 
 
 def _normalizer(moments: Moments | None, channels: int) -> Normalizer:

@@ -25,7 +25,7 @@ from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
 from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import complete, new_surrogate
+from ikno.training.prepare import check_room, complete, new_surrogate
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
@@ -126,6 +126,7 @@ class Training:
         train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
         for samples in (train, validation):
             samples.keep(limit)
+        self.memory = check_room(self.config, self.problem, self.surrogate, self.processes)
         self.items = self.problem.items(train)
         self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1
@@ -144,6 +145,8 @@ class Training:
             self._restore()
         else:
             self._begin()
+        if self.processes.first:
+            self._say(self.memory)
         self.last = min(until or self.epochs, self.epochs)
         self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
         with _signals() as asked:
@@ -156,7 +159,7 @@ class Training:
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
         batches = whole[at.batch :]
         mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
-        loader = self.items.loader(at.epoch, mine, self.config.data.workers)
+        loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))
         for chosen, batch in zip(batches, loader, strict=True):
             start = time.monotonic()
             loss = self._step(batch, chosen)
@@ -203,7 +206,7 @@ class Training:
         torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.number))
         self.surrogate.train()
         total = torch.zeros((), device=self.processes.device)
-        parts = _parts(batch, self.settings.micro_batch)
+        parts = batch.parts(self.settings.micro_batch)
         for i, part in enumerate(parts):
             with self.processes.without_sync(self.wrapped, i == len(parts) - 1):
                 losses = self._losses(part.to(self.processes.device))
@@ -274,7 +277,7 @@ class Training:
         size = (self.settings.micro_batch or self.settings.batch) * self.processes.teams
         mine = [b for b in map(self.processes.mine, in_order(len(items), size)) if b]
         scale = self.surrogate.target if self.problem.steady else self.surrogate.values
-        for batch in items.loader(0, mine, self.config.data.workers):
+        for batch in items.loader(mine, self.config.data.workers):
             batch = batch.to(self.processes.device)
             output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
             values = self.surrogate.physical(batch.inputs, output, batch.lead)
@@ -337,18 +340,6 @@ class Training:
     def _say(self, text: str) -> None:
         with (self.run.path / "train.log").open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-
-
-def _parts(batch: Batch, size: int | None) -> list[Batch]:
-    """Return the batch in parts of at most ``size`` samples."""
-    if size is None or len(batch) <= size:
-        return [batch]
-    parts = []
-    for i in range(0, len(batch), size):
-        rows = slice(i, i + size)
-        cut = {k: v[rows] for k, v in vars(batch).items() if isinstance(v, Tensor) and len(v) == len(batch)}
-        parts.append(Batch(**{**vars(batch), **cut, "samples": batch.samples[rows]}))
-    return parts
 
 
 def _seed(seed: int, step: int, team: int) -> int:

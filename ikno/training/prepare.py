@@ -5,7 +5,8 @@ from ikno.data.pairs import statistics
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.models import complete_model
-from ikno.surrogate import Signature, Surrogate, half_size
+from ikno.surrogate import Signature, Surrogate, check_memory, half_size, prediction_memory, training_memory
+from ikno.training.distributed import Group
 from ikno.training.scales import auto_scale, measure_lengths, rescaled
 
 
@@ -54,3 +55,22 @@ def new_surrogate(config: Config, problem: Problem) -> Surrogate:
         problem.train.keep(config.data.memory_gb * 1e9)
     found = statistics(problem.train, problem.times, problem.pairs, mode)
     return Surrogate(signature, found, config.seed)
+
+
+def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes: Group) -> str:
+    """Return a sentence on the memory that training needs in each process; a UserError if there is less."""
+    most = (problem.train.most_points(), problem.validation.most_points())
+    points, measured = (-(-count // processes.parts) for count in most)
+    whole = -(-config.train.batch // processes.teams)
+    batch = min(config.train.micro_batch or whole, whole, len(problem.items(problem.train)))
+    step = training_memory(surrogate.model, points, batch)
+    validation = prediction_memory(surrogate.model, measured, measured, batch) if measured else 0.0
+    needed = None if step is None or validation is None else max(step, validation)
+    what = f"a step of training with {batch} samples of {points:,} points"
+    if needed is not None and needed == validation:
+        what = f"validation with {batch} samples of {measured:,} points"
+    remedies = (
+        "a smaller train.micro_batch, fewer data.points (data.evaluation_points for validation), "
+        "model.checkpointing=true, or train.ignore_memory=true"
+    )
+    return check_memory(needed, processes.device, what, remedies, config.train.ignore_memory)

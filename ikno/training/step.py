@@ -21,7 +21,7 @@ def prepare_step(config: Config, problem: Problem | None = None) -> Callable[[],
     with group(config.device, config.train.point_processes) as processes:
         training = Training(run, config, problem, surrogate, processes, lambda report: None)
     chosen = shuffled(len(training.items), config.train.batch, config.seed, 0)[0]
-    batch = next(iter(training.items.loader(0, [chosen], 0)))
+    batch = training.items.batch(chosen)
 
     def step() -> None:
         training.gradient(batch, chosen)

@@ -97,7 +97,7 @@ def test_items_are_the_pairs_of_every_sample(tmp_path: Path, shared: bool, condi
     assert len(items) == 4 * 6
     seen = set()
     for i in range(len(items)):
-        batch = items.batch(0, [i])
+        batch = items.batch([i])
         sample = batch.samples[0]
         assert batch.time is not None
         assert batch.lead is not None
@@ -119,7 +119,7 @@ def test_steady_items(tmp_path: Path) -> None:
     samples, tables = ragged(tmp_path / "csv", [7, 7, 7])
     items = Items(samples, (), (0.0,))
     assert len(items) == 3
-    batch = items.batch(0, [2, 0])
+    batch = items.batch([2, 0])
     assert batch.time is None
     assert batch.lead is None
     assert batch.mask is None
@@ -134,7 +134,7 @@ def test_steady_items_without_conditions(tmp_path: Path) -> None:
     x, u = np.random.default_rng(0).random((3, 1, N, 2)), np.random.default_rng(1).random((3, 1, N, 1))
     np.savez(tmp_path / "a.npz", x=x, u=u)
     mine = Card(name="mine", variables=("u",), format="npz")
-    batch = Items(Samples(tmp_path / "a.npz", mine, range(3), None, "first", 0), (), (0.0,)).batch(0, [0, 2])
+    batch = Items(Samples(tmp_path / "a.npz", mine, range(3), None, "first", 0), (), (0.0,)).batch([0, 2])
     assert batch.inputs.shape == (2, N, 0)
     assert batch.inputs.dtype == batch.values.dtype == torch.float32
 
@@ -142,7 +142,7 @@ def test_steady_items_without_conditions(tmp_path: Path) -> None:
 def test_padding_and_mask(tmp_path: Path) -> None:
     sizes = [5, 9, 1, 7]
     samples, tables = ragged(tmp_path / "csv", sizes)
-    batch = Items(samples, (), (0.0,)).batch(0, [0, 1, 2, 3])
+    batch = Items(samples, (), (0.0,)).batch([0, 1, 2, 3])
     assert batch.mask is not None
     assert batch.mask.tolist() == [[True] * n + [False] * (9 - n) for n in sizes]
     assert batch.cloud is None
@@ -161,13 +161,13 @@ def test_padding_and_mask(tmp_path: Path) -> None:
 def test_masked_sums_are_the_sums_of_each_sample(tmp_path: Path) -> None:
     samples, tables = ragged(tmp_path / "csv", [5, 90, 1, 33])
     items = Items(samples, (), (0.0,))
-    batch = items.batch(0, [3, 0, 1, 2])
+    batch = items.batch([3, 0, 1, 2])
     assert batch.mask is not None
     found = (batch.values.double() ** 2 * batch.mask[..., None]).sum((1, 2))
     expected = [sum(float(v) ** 2 for v in tables[k][:, 2]) for k in (3, 0, 1, 2)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert batch.mask.sum(1).tolist() == [33, 5, 90, 1]
-    alone = items.batch(0, [2])
+    alone = items.batch([2])
     assert alone.mask is None
     assert alone.points.shape == (1, 1, 2)
 
@@ -180,7 +180,7 @@ def test_large_masks_are_made_quickly(tmp_path: Path) -> None:
     points = [np.zeros((400_000, 2), np.float32), np.zeros((399_999, 2), np.float32)]
     samples._kept = [kind(p, w, w) for p, w in zip(points, wide, strict=True)]
     begun = os.times().user
-    batch = Items(samples, (), (0.0,)).batch(0, [0, 1] * 4)
+    batch = Items(samples, (), (0.0,)).batch([0, 1] * 4)
     assert os.times().user - begun < 1
     assert batch.mask is not None
     assert batch.mask.sum(1).tolist() == [400_000, 399_999] * 4
@@ -188,17 +188,17 @@ def test_large_masks_are_made_quickly(tmp_path: Path) -> None:
 
 def test_a_shared_cloud_comes_once(tmp_path: Path) -> None:
     made = arrays(shared=True)
-    batch = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES).batch(0, [0, 7, 20])
+    batch = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES).batch([0, 7, 20])
     assert batch.points.shape == (1, N, 2)
     assert batch.inputs.shape == (3, N, 2)
     assert batch.cloud == 0
-    own = Items(opened(tmp_path / "b.nc", arrays(shared=False)), PAIRS, TIMES).batch(0, [0, 7, 20])
+    own = Items(opened(tmp_path / "b.nc", arrays(shared=False)), PAIRS, TIMES).batch([0, 7, 20])
     assert own.points.shape == (3, N, 2)
     assert own.cloud is None
 
 
 def test_batches_move_to_a_device(tmp_path: Path) -> None:
-    batch = Items(opened(tmp_path / "a.nc", arrays(True, 1)), PAIRS, TIMES).batch(0, [3, 4])
+    batch = Items(opened(tmp_path / "a.nc", arrays(True, 1)), PAIRS, TIMES).batch([3, 4])
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, n).device.type for n in ("points", "inputs", "values", "time", "lead")} == {"meta"}
     assert moved.mask is None
@@ -206,9 +206,9 @@ def test_batches_move_to_a_device(tmp_path: Path) -> None:
     assert same(batch.to(torch.device("cpu")), batch)
 
 
-def indices(samples: Samples, made: dict[str, np.ndarray], k: int, epoch: int) -> list[int]:
+def indices(samples: Samples, made: dict[str, np.ndarray], k: int, step: tuple[int, int] | None) -> list[int]:
     """Return which points of the file a sample has, from its coordinates, and check that values go with them."""
-    found = samples.get(k, epoch)
+    found = samples.get(k, step)
     cloud = made["x"][0 if len(made["x"]) == 1 else k + 1, 0]
     place = {tuple(p): i for i, p in enumerate(cloud.tolist())}
     chosen = [place[tuple(p)] for p in found.points.tolist()]
@@ -223,10 +223,10 @@ def indices(samples: Samples, made: dict[str, np.ndarray], k: int, epoch: int) -
 def test_first_points(tmp_path: Path, shared: bool) -> None:
     made = arrays(shared, 1)
     samples = opened(tmp_path / "a.nc", made, 10)
-    for k, epoch in ((0, 0), (3, 0), (3, 8)):
-        assert indices(samples, made, k, epoch) == list(range(10))
+    for k, step in ((0, None), (3, (0, 0)), (3, (8, 5))):
+        assert indices(samples, made, k, step) == list(range(10))
     more = opened(tmp_path / "b.nc", made, N + 5)
-    assert indices(more, made, 0, 0) == list(range(N))
+    assert indices(more, made, 0, None) == list(range(N))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -234,12 +234,12 @@ def test_farthest_points_stay_the_same(tmp_path: Path, shared: bool) -> None:
     made = arrays(shared, T)
     samples = opened(tmp_path / "a.nc", made, 10, "farthest")
     again = opened(tmp_path / "b.nc", made, 10, "farthest")
-    chosen = [indices(samples, made, k, 0) for k in range(4)]
-    assert [indices(again, made, k, 7) for k in (3, 2, 1, 0)] == chosen[::-1]  # in any order, in any epoch
+    chosen = [indices(samples, made, k, None) for k in range(4)]
+    assert [indices(again, made, k, (7, 1)) for k in (3, 2, 1, 0)] == chosen[::-1]  # in any order and step
     assert all(len(set(c)) == 10 for c in chosen)
     assert (len({tuple(c) for c in chosen}) == 1) == shared
     seeds = [opened(tmp_path / "c.nc", made, 10, "farthest", seed) for seed in range(5)]
-    assert len({tuple(indices(s, made, 0, 0)) for s in seeds}) > 1
+    assert len({tuple(indices(s, made, 0, None)) for s in seeds}) > 1
     cloud = made["x"][0 if shared else 1, 0]
     rest = np.setdiff1d(np.arange(N), chosen[0])
     gaps = np.linalg.norm(cloud[rest][:, None] - cloud[chosen[0]], axis=-1).min(1)
@@ -252,31 +252,34 @@ def test_random_points_of_a_shared_cloud(tmp_path: Path) -> None:
     samples = opened(tmp_path / "a.nc", made, 10, "random", seed=3)
     again = opened(tmp_path / "b.nc", made, 10, "random", seed=3)
     other = opened(tmp_path / "c.nc", made, 10, "random", seed=4)
-    by_epoch = [[tuple(indices(samples, made, k, epoch)) for k in range(4)] for epoch in range(5)]
-    assert all(len(set(epoch)) == 1 for epoch in by_epoch)  # all samples of an epoch
-    assert len({epoch[0] for epoch in by_epoch}) == 5
-    assert all(len(set(epoch[0])) == 10 for epoch in by_epoch)
-    assert tuple(indices(again, made, 2, 3)) == by_epoch[3][0]
-    assert tuple(indices(other, made, 2, 3)) != by_epoch[3][0]
-    numbers = [Items(samples, PAIRS, TIMES).batch(epoch, [0]).cloud for epoch in range(3)]
-    assert len(set(numbers)) == 3  # whoever keeps the sorted cloud sees that it is another one
-    assert {i for epoch in range(30) for i in indices(samples, made, 0, epoch)} == set(range(N))
+    steps = [(epoch, number) for epoch in range(5) for number in range(3)]
+    by_step = [[tuple(indices(samples, made, k, step)) for k in range(4)] for step in steps]
+    assert all(len(set(chosen)) == 1 for chosen in by_step)  # all samples of a step
+    assert len({chosen[0] for chosen in by_step}) == len(steps)
+    assert all(len(set(chosen[0])) == 10 for chosen in by_step)
+    assert tuple(indices(again, made, 2, (3, 1))) == by_step[10][0]
+    assert tuple(indices(other, made, 2, (3, 1))) != by_step[10][0]
+    assert indices(samples, made, 0, None) == indices(samples, made, 1, None) == indices(again, made, 0, None)
+    numbers = [Items(samples, PAIRS, TIMES).batch([0], step).cloud for step in (None, *steps)]
+    assert len(set(numbers)) == len(steps) + 1  # whoever keeps the sorted cloud sees that it is another one
+    assert {i for number in range(30) for i in indices(samples, made, 0, (0, number))} == set(range(N))
 
 
 def test_random_points_of_own_clouds(tmp_path: Path) -> None:
     made = arrays(False)
     samples = opened(tmp_path / "a.nc", made, 10, "random")
-    chosen = {tuple(indices(samples, made, k, epoch)) for k in range(4) for epoch in range(3)}
+    steps = [(0, 0), (0, 1), (1, 0)]
+    chosen = {tuple(indices(samples, made, k, step)) for k in range(4) for step in steps}
     assert len(chosen) == 12
     part = Samples(samples.path, samples.card, range(3, 5), 10, "random", 0)
     for k in range(2):  # the sample decides, not its place in the part
-        np.testing.assert_array_equal(part.get(k, 2).points, samples.get(k + 2, 2).points)
+        np.testing.assert_array_equal(part.get(k, (2, 1)).points, samples.get(k + 2, (2, 1)).points)
 
 
 def test_points_of_a_batch_belong_together(tmp_path: Path) -> None:
-    """All pairs of a sample see the same points in an epoch."""
+    """All pairs of a sample see the same points in a step."""
     items = Items(opened(tmp_path / "a.nc", arrays(False), 10, "random"), PAIRS, TIMES)
-    batch = items.batch(5, [6, 7, 11])
+    batch = items.batch([6, 7, 11], (5, 2))
     assert batch.samples == (2, 2, 2)
     assert torch.equal(batch.points[0], batch.points[1])
     assert torch.equal(batch.points[0], batch.points[2])
@@ -287,7 +290,7 @@ def test_points_of_a_batch_belong_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampling", ["first", "random", "farthest"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_workers_change_nothing(tmp_path: Path, shared: bool, sampling: Sampling, kept: bool) -> None:
-    """F18: an item depends on epoch and number alone, bit for bit, whichever process makes it."""
+    """F18: an item depends on its number and the step alone, bit for bit, whichever process makes it."""
     made = arrays(shared, T)
     here = Items(opened(tmp_path / "a.nc", made, 12, sampling), PAIRS, TIMES)
     there = Items(opened(tmp_path / "b.nc", made, 12, sampling), PAIRS, TIMES)
@@ -297,12 +300,14 @@ def test_workers_change_nothing(tmp_path: Path, shared: bool, sampling: Sampling
     else:
         there.samples.get(0)  # the file is open when the workers begin
     batches = shuffled(len(here), 5, 0, 1)
-    one, two = list(here.loader(1, batches, 0)), list(there.loader(1, batches, 2))
+    one, two = list(here.loader(batches, 0, (1, 0))), list(there.loader(batches, 2, (1, 0)))
     assert len(one) == len(two) == 5
     assert all(same(a, b) for a, b in zip(one, two, strict=True))
-    assert not any(same(a, b) for a, b in zip(one, here.loader(2, batches, 0), strict=True)) or sampling != "random"
-    backwards = list(here.loader(1, batches[::-1], 0))
-    assert all(same(a, b) for a, b in zip(one, backwards[::-1], strict=True))
+    for first in ((2, 0), (1, 1)):
+        others = list(here.loader(batches, 0, first))
+        assert not any(same(a, b) for a, b in zip(one, others, strict=True)) or sampling != "random"
+    later = list(here.loader(batches[2:], 0, (1, 2)))  # as after a resume
+    assert all(same(a, b) for a, b in zip(one[2:], later, strict=True))
 
 
 @FEW_CORES
@@ -311,7 +316,7 @@ def test_errors_of_workers_are_one_line(tmp_path: Path, workers: int) -> None:
     made = arrays(True)
     made["u"][3, 2] = np.nan
     items = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES)
-    found = items.loader(0, in_order(len(items), 6), workers)
+    found = items.loader(in_order(len(items), 6), workers)
     assert next(found).samples == (1,) * 6
     assert next(found).samples == (2,) * 6
     with pytest.raises(UserError, match=r"^[^\n]*a\.nc: sample 3 has NaN or infinite values[^\n]*$"):
@@ -356,7 +361,7 @@ def test_keeping_samples_changes_nothing(tmp_path: Path, shared: bool, sampling:
     kept._file = None
     for epoch in (0, 4):
         one, two = Items(free, PAIRS, TIMES), Items(kept, PAIRS, TIMES)
-        assert all(same(one.batch(epoch, [i]), two.batch(epoch, [i])) for i in range(len(one)))
+        assert all(same(one.batch([i], (epoch, i)), two.batch([i], (epoch, i))) for i in range(len(one)))
     if shared and sampling != "random":
         assert kept.get(0).points is kept.get(3).points
 
@@ -379,7 +384,7 @@ def test_memory_is_not_guessed_from_a_small_first_sample(tmp_path: Path) -> None
 PROGRAM = """
 import pickle, sys, torch
 items = pickle.load(sys.stdin.buffer)
-batch = items.batch(3, [0, 9, 13])
+batch = items.batch([0, 9, 13], (3, 1))
 sys.stdout.buffer.write(pickle.dumps([t.numpy() for t in (batch.points, batch.inputs, batch.values)]))
 """
 
@@ -388,10 +393,10 @@ sys.stdout.buffer.write(pickle.dumps([t.numpy() for t in (batch.points, batch.in
 def test_pickled_samples_work_in_another_process(tmp_path: Path, sampling: Sampling) -> None:
     """As workers that are spawned get them, with the file open and closed."""
     items = Items(opened(tmp_path / "a.nc", arrays(False, 1), 12, sampling), PAIRS, TIMES)
-    expected = items.batch(3, [0, 9, 13])
+    expected = items.batch([0, 9, 13], (3, 1))
     assert items.samples._file is not None
     copy = pickle.loads(pickle.dumps(items))  # noqa: S301
-    assert same(copy.batch(3, [0, 9, 13]), expected)
+    assert same(copy.batch([0, 9, 13], (3, 1)), expected)
     if sampling == "random":
         result = subprocess.run(
             [sys.executable, "-c", PROGRAM], input=pickle.dumps(items), capture_output=True, check=True, timeout=60
@@ -414,7 +419,7 @@ def test_parts_make_the_whole(tmp_path: Path, shared: bool, points: int | None, 
     assert parts[1].keep(1e9)
     assert whole.part(0, 1) is whole
     for epoch in (0, 4):
-        batches = [Items(s, PAIRS, TIMES).batch(epoch, [3, 9]) for s in (whole, *parts)]
+        batches = [Items(s, PAIRS, TIMES).batch([3, 9], (epoch, 1)) for s in (whole, *parts)]
         assert {b.cloud for b in batches} == {batches[0].cloud}
         for name in ("points", "inputs", "values"):
             expected, *found = (getattr(b, name) for b in batches)

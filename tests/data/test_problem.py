@@ -7,6 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from ikno.config import DataSettings
 from ikno.data.problem import Problem, open_problem
@@ -96,14 +97,14 @@ def test_the_box_is_that_of_the_training_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_box_of_random_points_is_that_of_all_epochs(tmp_path: Path, shared: bool) -> None:
-    """Each epoch sees others of the points, so all belong to the box; fixed points are their own box."""
+def test_the_box_of_random_points_is_that_of_all_steps(tmp_path: Path, shared: bool) -> None:
+    """Each step sees others of the points, so all belong to the box; fixed points are their own box."""
     x = np.random.default_rng(0).random((1 if shared else 10, 1, 50, 2)).astype(np.float32)
     name = written(tmp_path, 10, x=x)
     problem = opened(name, sampling="random", points=3)
     low, high = np.array(problem.box()).T
-    for epoch in range(60):
-        points = problem.train.get(0, epoch).points
+    for number in range(60):
+        points = problem.train.get(0, (0, number)).points
         assert (points >= low).all()
         assert (points <= high).all()
     fixed = np.array(opened(name, sampling="first", points=3).box())
@@ -148,7 +149,7 @@ def test_items_of_a_part(tmp_path: Path) -> None:
     assert len(items) == 8 * 3
     start = problem.items(problem.test, from_start=True)
     assert len(start) == 2
-    found = start.batch(0, [0, 1])
+    found = start.batch([0, 1])
     assert found.time is not None
     assert found.lead is not None
     assert found.time.tolist() == [0, 0]
@@ -162,7 +163,7 @@ def test_a_steady_problem_has_no_pairs(tmp_path: Path) -> None:
     assert problem.pairs == ()
     assert problem.times == (0.0,)
     assert len(problem.items(problem.validation, from_start=True)) == 1
-    assert problem.items(problem.train).batch(0, [3]).values.unique().tolist() == [3]
+    assert problem.items(problem.train).batch([3]).values.unique().tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,19 @@ def test_points_come_from_the_settings_or_the_card(tmp_path: Path) -> None:
     assert opened(name).test.get(0).points.shape == (7, 2)
     assert opened(name, points=3).test.get(0).points.shape == (3, 2)
     assert opened(name, points=100).test.get(0).points.shape == (N, 2)
+
+
+def test_random_points_are_for_training(tmp_path: Path) -> None:
+    """Validation and test see all points, or the number that is stated, always the same ones."""
+    name = written(tmp_path, 10, card="points = 7")
+    problem = opened(name, points=3, sampling="random")
+    assert [len(s.get(0).points) for s in (problem.train, problem.validation, problem.test)] == [3, N, N]
+    stated = opened(name, points=3, sampling="random", evaluation_points=4)
+    assert [len(s.get(0).points) for s in (stated.train, stated.validation, stated.test)] == [3, 4, 4]
+    first, second = (b.points for b in stated.items(stated.test).loader([[0], [0]], 0))
+    assert torch.equal(first, second)
+    fixed = opened(name, evaluation_points=4)
+    assert [len(s.get(0).points) for s in (fixed.train, fixed.validation, fixed.test)] == [7, 4, 4]
 
 
 def test_the_seed_decides_on_random_points(tmp_path: Path) -> None:

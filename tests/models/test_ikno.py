@@ -112,15 +112,18 @@ def test_mask_of_a_shared_cloud() -> None:
     assert close(found[1:], model(features[1:], points))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_chunks_and_checkpoints_change_nothing(name: str) -> None:
+LOCAL = ("ikno-tp", "ikno-vanilla", "ikno-first-order")
+
+
+@pytest.mark.parametrize(("name", "form"), [*((n, "auto") for n in VARIANTS), *((n, "local") for n in LOCAL)])
+def test_chunks_and_checkpoints_change_nothing(name: str, form: str) -> None:
     """F7, for any number of points at a time, with and without recomputation."""
-    whole = small(name).double()
+    whole = small(name, contraction=form).double()
     features, points = (t.double() for t in data())
     expected = whole(features, points)
     expected.square().sum().backward()
     for options in ({"point_chunk": 7}, {"point_chunk": 16, "checkpointing": True}):
-        model = small(name, **options).double()
+        model = small(name, contraction=form, **options).double()
         found = model(features, points)
         assert close(found, expected, 1e-6)
         with torch.no_grad():
@@ -130,6 +133,18 @@ def test_chunks_and_checkpoints_change_nothing(name: str) -> None:
             assert a.grad is not None
             assert b.grad is not None
             assert (a.grad - b.grad).abs().max() <= 1e-6 * b.grad.abs().max() + 1e-12
+
+
+@pytest.mark.parametrize("form", ["dense", "local"])
+def test_recomputation_gives_the_same_bits(form: str) -> None:
+    features, points = data()
+    results = []
+    for checkpointing in (False, True):
+        model = small(contraction=form, point_chunk=16, checkpointing=checkpointing)
+        values = model(features, points)
+        values.square().sum().backward()
+        results.append([values, *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_encode_then_decode_is_the_model() -> None:

@@ -15,7 +15,7 @@ from ikno.data.records import Trajectory
 from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.surrogate import Signature, Surrogate
-from ikno.surrogate.surrogate import interpolate
+from ikno.surrogate.interpolation import interpolator
 
 MODES: tuple[Mode, ...] = ("direct", "residual", "derivative")
 TINY = {"name": "ikno-tp", "d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6}
@@ -390,6 +390,30 @@ def test_a_linear_start_is_interpolated_exactly(mode: Mode) -> None:
     np.testing.assert_allclose(explicit, expected, rtol=1e-5, atol=1e-3 if mode == "direct" else 1e-4)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_queries_in_parts_are_queries_in_one_piece(mode: Mode, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F7: also at the points themselves, and from a given start."""
+    surrogate, (points, inputs) = fitted(mode), case(2)
+    rng = np.random.default_rng(0)
+    low, high = np.array(BOX).T
+    queries, start = rng.uniform(low, high, (2, 23, 2)), rng.normal(size=(2, 23, 2))
+    calls: list[dict[str, Any]] = [{}, {"queries": queries}, {"queries": queries[0], "start": start}]
+    whole = [surrogate.predict(points, inputs, lead=0.3, steps=steps, **call) for call in calls]
+    monkeypatch.setattr("ikno.surrogate.surrogate.QUERIES", 7)
+    for call, expected in zip(calls, whole, strict=True):
+        parts = list(surrogate.stream(points, inputs, lead=0.3, steps=steps, **call))
+        assert [p.stop - p.start for p, _ in parts] == ([7, 7, 6] if not call else [7, 7, 7, 2])
+        found = surrogate.predict(points, inputs, lead=0.3, steps=steps, **call)
+        np.testing.assert_array_equal(found, np.concatenate([u for _, u in parts], 1))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    state = surrogate.encode(points, inputs, lead=0.3)
+    if steps == 1:
+        np.testing.assert_allclose(surrogate.decode(state, queries).numpy(), whole[1], rtol=1e-5, atol=1e-5)
+    with pytest.raises(UserError, match=r"^start: shape \[2, 24, 2\], expected \[23, 2\]: a, b at the queries$"):
+        surrogate.predict(points, inputs, queries, lead=0.3, start=np.zeros((2, 24, 2)))
+
+
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_interpolation_of_linear_fields(dim: int) -> None:
     rng = np.random.default_rng(dim)
@@ -397,13 +421,13 @@ def test_interpolation_of_linear_fields(dim: int) -> None:
     points = np.concatenate([corners, rng.random((40, dim))]).astype(np.float32)
     queries = rng.random((30, dim)).astype(np.float32)
     matrix = rng.normal(size=(dim, 2)).astype(np.float32)
-    found = interpolate(points, points @ matrix + 3, queries)
+    found = interpolator(points, points @ matrix + 3)(queries)
     np.testing.assert_allclose(found, queries @ matrix + 3, rtol=1e-5, atol=1e-5)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(interpolate(points, points @ matrix, points), points @ matrix, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(interpolator(points, points @ matrix)(points), points @ matrix, rtol=1e-5, atol=1e-5)
     far = (5 * corners - 2).astype(np.float32)
     np.testing.assert_allclose(
-        interpolate(points, points @ matrix, far), corners.astype(np.float32) @ matrix, atol=1e-6
+        interpolator(points, points @ matrix)(far), corners.astype(np.float32) @ matrix, atol=1e-6
     )
 
 
@@ -414,7 +438,7 @@ def test_interpolation_where_there_is_no_inside(dim: int, count: int) -> None:
     points = (np.arange(count)[:, None] * np.ones(dim)).astype(np.float32)
     values = np.arange(count, dtype=np.float32)[:, None]
     queries = (np.array([[-3.0], [0.0], [count + 4.0]]) * np.ones(dim)).astype(np.float32)
-    assert interpolate(points, values, queries).flatten().tolist() == [0, 0, count - 1]
+    assert interpolator(points, values)(queries).flatten().tolist() == [0, 0, count - 1]
 
 
 def message(action: Any) -> str:

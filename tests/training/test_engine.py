@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from ikno.config import Config, make_config
+from ikno.config import Config, DataSettings, make_config
+from ikno.data.problem import open_problem
 from ikno.errors import UserError
+from ikno.evaluation import evaluate
 from ikno.runs import Run, load
 from ikno.training import Stopped, train
 
@@ -63,6 +65,32 @@ def test_overfitting_eight_samples(data: Path) -> None:
     often = {"train__epochs": 700, "train__batch": 4, "train__validate_every": 700}
     run = train(settings("poisson-gauss", **often, train__learning_rate=5e-3, model__d_model=32), data / "run")
     assert run.log()[-1]["loss"] < 0.01
+
+
+def test_more_memory_than_there_is(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = (
+        r"^a step of training with 3 samples of [0-9]+ points needs about [0-9.]+ GB of memory, 0\.0 GB are "
+        r"available on cpu; use a smaller train\.micro_batch, .* or train\.ignore_memory=true to begin anyway$"
+    )
+    with monkeypatch.context() as little:
+        little.setattr("ikno.surrogate.footprint.available_memory", lambda _: 1e3)
+        with pytest.raises(UserError, match=message):
+            train(settings(), data / "run")
+        assert not (data / "run").exists()
+        train(settings(train__ignore_memory=True), data / "run", until=1)
+    run = train(settings(), data / "run", resume=True)  # whether it was ignored does not decide the result
+    assert "a step of training with 3 samples of" in (run.path / "train.log").read_text()
+
+
+def test_random_points_in_training_and_all_in_evaluation(data: Path) -> None:
+    run = train(settings(data__sampling="random", data__points=30, train__epochs=1), data / "run")
+    whole = open_problem(DataSettings(name="poisson-gauss"), 0).test.whole(0)
+    count = len(whole.points)
+    assert count == 40
+    found = evaluate(run)
+    assert found["points"] == [count, count]
+    assert found["baselines"]["nearest training sample"]
+    assert evaluate(run, points=35)["points"] == [35, 35]
 
 
 @pytest.mark.parametrize("name", ["poisson-gauss", "ns-gauss"])
