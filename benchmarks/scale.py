@@ -240,6 +240,7 @@ def keep(out: Path, name: str, rows: list[measure.Row]) -> None:
                 x, [r["beyond the grid"] for r in rows], color=color, marker="o", label=f"{grid}: beyond the grid"
             )
         axis.set(xlabel="points", ylabel="CPU microseconds per point", xscale="log", yscale="log")
+        axis.set_ylim(bottom=1)
         axis.legend(fontsize=9)
         lines += ["", f"![cost per point]({save(figure, out / 'scale.png', 'encoder and decoder')[0].name})"]
     with whole_file(out / "scale.md") as partial:
