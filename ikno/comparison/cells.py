@@ -78,7 +78,10 @@ def evaluated(run: Run) -> Measured:
 
 
 def digest_of(config: Config, data: str, without: Collection[str] = ()) -> str:
-    """Return a digest of all settings that decide a result, but for some, and of the data."""
+    """Return a digest of all settings that decide a result, but for some, and of the data.
+
+    What is not set (None) does not count, so that results stay valid when there are more settings one day.
+    """
     settings = flattened(config.model_dump(mode="json"))
-    decisive = {k: v for k, v in sorted(settings.items()) if k not in MOVABLE and k not in without}
+    decisive = {k: v for k, v in sorted(settings.items()) if v is not None and k not in (*MOVABLE, *without)}
     return hashlib.sha256(json.dumps([decisive, data]).encode()).hexdigest()
