@@ -170,11 +170,15 @@ class PyVista:
 
         if path.suffix.lower() == ".stl":
             _whole_stl(path)
-        with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
-            if path.suffix.lower() != ".obj":
-                return pyvista.read(path)
-            with _points_and_faces(path) as name:
-                return pyvista.read(name)
+        try:
+            with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
+                if path.suffix.lower() != ".obj":
+                    return pyvista.read(path)
+                with _points_and_faces(path) as name:
+                    return pyvista.read(name)
+        except RuntimeError as error:  # the first thing that VTK says is the reason, the rest are its consequences
+            said = re.findall(r"\(0x[0-9a-f]+\): (.+)", str(error))
+            sys.exit(said[0] if said else str(error))
 
     def parts(self, mesh: Any) -> Parts:
         grid = mesh.cast_to_unstructured_grid()

@@ -64,7 +64,7 @@ def read_mesh(path: Path, result: str | None = None) -> Mesh:
             if reason is None:
                 return _mesh(path, library, read_npz(made))
         reasons.append(reason)
-    raise UserError(f"{path}: cannot be read: {_reasons(reasons, path, result)}")
+    raise UserError(f"{path}: cannot be read: {_reasons(reasons, path, result)}; is it complete? write it again")
 
 
 def write_mesh(mesh: Mesh, out: Path, arrays: Mapping[str, Float[np.ndarray, "points"]]) -> None:

@@ -284,6 +284,11 @@ HOSTILE: dict[str, tuple[str, bytes, str]] = {
     "faces of nothing": ("a.obj", b"v 0 0 0\nv 1 0 0\nf 1 2 9\n", "cells name points that do not exist"),
     "noise vtp": ("a.vtp", b"<" + rng.bytes(2000), "cannot be read: pyvista: "),
     "huge npz": ("a.npz", huge_npz(), "[Uu]nable to allocate"),
+    "cut vtu": (
+        "a.vtu",
+        b'<VTKFile type="Unstructured',
+        "pyvista: Error parsing XML in stream at line 1.*is it complete",
+    ),
     "noise npz": ("a.npz", rng.bytes(2000), "cannot be read: numpy: "),
     "nan": ("a.obj", b"v 0 0 0\nv 1 0 nan\nv 0 1 0\nf 1 2 3\n", "1 points have NaN or infinite coordinates.* number 1"),
     "other": ("a.ply", b"ply", "not a mesh file that can be read; expected .vtu"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ikno.data.pairs import Moments, Statistics
 from ikno.errors import UserError
+from ikno.models import MODELS, complete_model
 from ikno.surrogate import Ensemble, Gradient, Signature, Surrogate
 
 BOX = ((-1.0, 3.0), (10.0, 12.0))  # its axes are scaled differently
@@ -195,3 +196,21 @@ def test_bad_objectives(kind: str) -> None:
     with pytest.raises(UserError, match=r"^objective: ") as caught:
         surrogate().gradient(made, points, inputs)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_system(name: str) -> None:
+    """Points move too little for another neighbor."""
+    signature = Signature(
+        dim=2,
+        variables=("u",),
+        conditions=("f",),
+        box=((0.0, 1.0), (0.0, 1.0)),
+        model=complete_model({"name": name}, "smoke"),
+    )
+    surrogate = Surrogate(signature, seed=0).double().eval().requires_grad_(False)
+    rng = np.random.default_rng(0)
+    x, c, direction = rng.random((60, 2)), rng.normal(size=(60, 1)), rng.normal(size=(60, 2))
+    found = surrogate.gradient(lambda u, _: u.square().mean(), x, c)
+    above, below = (np.square(surrogate.predict(x + step * direction, c)).mean() for step in (1e-6, -1e-6))
+    assert (found.points * direction).sum() == pytest.approx((above - below) / 2e-6, rel=1e-3)
