@@ -13,7 +13,7 @@ from ikno.config import PRESETS, Config, Settings, make_config, parse, read_toml
 from ikno.data.catalog import Card, find_card
 from ikno.data.files import find_file
 from ikno.errors import UserError
-from ikno.models import complete_model, find_variant
+from ikno.models import complete_model
 
 Split = tuple[PositiveInt, NonNegativeInt, PositiveInt]
 
@@ -132,16 +132,18 @@ def config_of(card: Card, scale: Scale, settings: dict[str, Any], seed: int, nam
     given |= {**scale.sets.get(card.name, Part()).settings, **scale.models.get(name_of_model, {})}
     if (split := _split(card, scale)) is not None:
         given["data.split"] = list(split)
-    given |= {**settings, "seed": seed}
-    if "init_scales_l1" not in find_variant(name_of_model).settings.model_fields:
-        given.pop("scales", None)  # systems without kernels
-    return make_config(name, given)
+    config = make_config(name, {**given, **settings, "seed": seed})
+    return config if _has_scales(config) else config.model_copy(update={"scales": "given"})
 
 
 def searched(config: Config, scale: Scale) -> bool:
     """Tell whether the scales of the kernels are searched for: where there are any."""
-    model = complete_model(config.model, config.preset)
-    return scale.search and model.get("kernel") == "base"
+    return scale.search and _has_scales(config)
+
+
+def _has_scales(config: Config) -> bool:
+    """Tell whether the model has kernels with scales; other systems and fixed windows have none."""
+    return complete_model(config.model, config.preset).get("kernel") == "base"
 
 
 def key_of(config: Config, scale: Scale, source: Source) -> str:

@@ -12,6 +12,7 @@ from ikno.models import MODELS, complete_model
 from ikno.paper import NAMES, Table, entries, load_scale, load_table
 from ikno.paper.scales import config_of, key_of, searched, source_of
 from ikno.paper.tables import FOLDER
+from ikno.training.scales import rescaled
 
 TABLES = [load_table(name) for name in NAMES]
 
@@ -31,7 +32,9 @@ def test_every_cell_has_a_config(table: Table, preset: str) -> None:
         card = CATALOG[str(entry.set)]
         config = config_of(card, scale, entry.settings, 3, "file.nc")
         assert (config.seed, config.preset, config.data.name) == (3, preset, "file.nc")
-        complete_model(config.model, preset, card.grid)  # all settings of the model are known to it
+        model = complete_model(config.model, preset, card.grid)  # all settings of the model are known to it
+        if config.scales == "auto":
+            rescaled(model, lambda largest: largest)  # fails for a model without scales
 
 
 def test_the_tables_have_the_size_of_the_papers() -> None:
