@@ -1,5 +1,7 @@
 """Quadrature weights of a cloud."""
 
+from math import prod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -8,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from ikno.linalg.geometry import Cloud
 from ikno.linalg.spreading import Interpolation, interpolation_weights
 
-FLOATS = 1 << 22  # node values worked on at a time
+FLOATS = 1 << 22  # node values worked on at a time, those of one cloud if it has more
 
 
 def density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
@@ -59,8 +61,11 @@ class _Density(torch.autograd.Function):
 
 
 def _strips(w: Interpolation):
-    """Return the strips of nodes; in a team all processes go through the same ones, some of them without points."""
-    return w.strips(1, FLOATS, empty=w.cloud.team is not None)
+    """Return strips of whole clouds: the nodes between two rows of cells must have the points of both.
+
+    In a team all processes go through the same ones, some of them without points.
+    """
+    return w.strips(1, max(FLOATS, prod(w.node_counts)), empty=w.cloud.team is not None)
 
 
 def _total(nodes: Tensor, cloud: Cloud) -> Tensor:

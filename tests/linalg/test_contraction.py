@@ -638,7 +638,10 @@ def hats(x, grid):
 
 @pytest.mark.parametrize("kind", ["clustered", "lines", "outside"])
 @pytest.mark.parametrize("d", [1, 2, 3])
-def test_density_weights_equal_their_formula(d, kind):
+@pytest.mark.parametrize("floats", [1, 1 << 22])
+def test_density_weights_equal_their_formula(monkeypatch, floats, d, kind):
+    """Also where a cloud has more nodes than are worked on at a time."""
+    monkeypatch.setattr("ikno.linalg.weights.FLOATS", floats)
     grid = Grid((6, 4, 5)[:d], (0.0, -1.0, 2.0)[:d], (1.0, 1.0, 4.0)[:d])
     x = draw(kind, grid, clouds=2)
     mask = torch.ones(2, 60, dtype=torch.bool)
