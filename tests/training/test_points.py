@@ -24,13 +24,17 @@ TINY = {"d_model": 8, "num_heads": 2, "num_layers": 1, "nerf_frequencies": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a batch: its clouds (shared or own), sizes (several: with a mask), weights and loss."""
+    """A model and a batch: its clouds (shared or own), sizes (several: with a mask), weights and loss.
+
+    ``moved``: the gradient in the coordinates is wanted.
+    """
 
     model: str
     dim: int = 2
     sizes: tuple[int, ...] = (37, 37)
     shared: bool = True
     weighted: bool = False
+    moved: bool = False
     queries: int = 0
     loss: str = "relative_l2"
     settings: tuple[tuple[str, Any], ...] = ()
@@ -64,6 +68,11 @@ CASES = {
     "dense": Case("ikno-dense"),
     "attention": Case("ikno-cross-attention", weighted=True),
     "attention-mask": Case("ikno-cross-attention", sizes=(37, 30), shared=False),
+    "moved-dense": Case("ikno-vanilla", moved=True, settings=(("contraction", "dense"),)),
+    "moved-local": Case("ikno-tp", dim=3, sizes=(53, 53), moved=True, settings=(("contraction", "local"),)),
+    "moved-density-mask": Case(
+        "ikno-tp", sizes=(41, 30), shared=False, moved=True, settings=(("point_weights", "density"),)
+    ),
     "dropout": Case("ikno-tp", settings=(("dropout", 0.5),)),
 }
 
@@ -88,14 +97,17 @@ def one_step(case: Case, dtype: torch.dtype, part: int, parts: int, team: Team |
     model = case.build().to(dtype)
     model.team = team
     features, target, mask = mine(features).requires_grad_(), mine(target), mine(mask)
+    points = mine(points).requires_grad_(case.moved)
     mask = None if mask is None or bool(mask.all()) else mask  # as in a batch: one process may need it, another not
     torch.manual_seed(2)
-    values = model(features, mine(points), mine(queries), mine(weights), mask)
+    values = model(features, points, mine(queries), mine(weights), mask)
     at_values = None if case.queries else mask
     losses = sample_losses(values, target, at_values, case.loss, team)
     (losses.mean() / parts).backward()  # every process has the loss of the whole team
     found = {"losses": losses, "errors": relative_errors(values, target, at_values, team)}
     found |= {f"part.{part}.values": values, f"part.{part}.features": features.grad}
+    if case.moved:
+        found[f"part.{part}.points"] = points.grad
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             found[name] = parameter.grad if team is None else team.total(parameter.grad)
@@ -138,7 +150,7 @@ def test_a_team_makes_the_step_of_one(steps: tuple[Path, int], name: str) -> Non
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         expected = one_step(CASES[name], dtype, 0, 1, None)
         found = [load_file(folder / f"{name}.{dtype}.{r}.safetensors") for r in range(size)]
-        for what in ("values", "features"):
+        for what in ("values", "features", *(["points"] if CASES[name].moved else [])):
             together = torch.cat([found[r].pop(f"part.{r}.{what}") for r in range(size)], 1)
             whole = expected.pop(f"part.0.{what}")
             assert (together - whole).norm() <= tolerance * whole.norm(), what
