@@ -20,15 +20,17 @@ _KEEPING = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20, _MMAP_MAX: 0}
 
 
 @contextmanager
-def reused_memory() -> Iterator[None]:
-    """Let the process keep what it frees, and give it back at the end.
+def reused_memory(needed: float | None = None) -> Iterator[None]:
+    """Let the process keep what it frees, and give it back at the end; not if twice the ``needed`` bytes are too many.
 
     By default the C library asks the kernel for each block above 32 MB, returns it at once, and gives back free memory
     in between; every page is then cleared again at its first use. A training step allocates the same blocks over and
-    over: this takes 4 to 48 % of its time on a processor (``benchmarks.memory``). The price is a somewhat higher peak.
-    Elsewhere than with the GNU C library nothing is changed.
+    over: this takes 4 to 48 % of its time on a processor (``benchmarks.memory``). The price is a higher peak: by 0
+    to 4 % in small steps, by 60 % where single blocks have hundreds of megabytes and leave gaps (440,000 points, width
+    256). Elsewhere than with the GNU C library nothing is changed.
     """
-    if platform.libc_ver()[0] != "glibc":
+    scarce = needed is not None and 2 * needed > available_memory(torch.device("cpu"))
+    if scarce or platform.libc_ver()[0] != "glibc":
         yield
         return
     library = ctypes.CDLL(None)

@@ -3,6 +3,7 @@
 import multiprocessing
 import platform
 import resource
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -52,6 +53,16 @@ def test_all_is_given_back_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="stop"), reused_memory():
         fail()
     assert resident("VmRSS") < during - 50
+
+
+@pytest.mark.parametrize(("needed", "kept"), [(0.4e9, True), (0.6e9, False), (None, True)])
+def test_nothing_is_kept_where_memory_is_scarce(monkeypatch: pytest.MonkeyPatch, needed: float, kept: bool) -> None:
+    called = []
+    monkeypatch.setattr("ikno.memory.available_memory", lambda device: 1e9)
+    monkeypatch.setattr("ikno.memory.ctypes.CDLL", lambda name: called.append(name) or Mock())
+    with reused_memory(needed):
+        pass
+    assert bool(called) is kept
 
 
 def test_elsewhere_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:

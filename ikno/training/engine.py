@@ -96,7 +96,8 @@ def train(
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
-        with run.locked() if processes.first else nullcontext(), reused_memory():
+        needed = training.needed if processes.device.type == "cpu" else None
+        with run.locked() if processes.first else nullcontext(), reused_memory(needed):
             training.go(goes_on, until)
     return run
 
@@ -126,7 +127,7 @@ class Training:
         train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
         for samples in (train, validation):
             samples.keep(limit)
-        self.memory = check_room(self.config, self.problem, self.surrogate, self.processes)
+        self.needed, self.memory = check_room(self.config, self.problem, self.surrogate, self.processes)
         self.items = self.problem.items(train)
         self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1

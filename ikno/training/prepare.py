@@ -57,8 +57,8 @@ def new_surrogate(config: Config, problem: Problem) -> Surrogate:
     return Surrogate(signature, found, config.seed)
 
 
-def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes: Group) -> str:
-    """Return a sentence on the memory that training needs in each process; a UserError if there is less."""
+def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes: Group) -> tuple[float | None, str]:
+    """Return the bytes that training needs in each process, if known, and a sentence; a UserError if there are less."""
     most = (problem.train.most_points(), problem.validation.most_points())
     points, measured = (-(-count // processes.parts) for count in most)
     whole = -(-config.train.batch // processes.teams)
@@ -73,4 +73,4 @@ def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes
         "a smaller train.micro_batch, fewer data.points (data.evaluation_points for validation), "
         "model.checkpointing=true, or train.ignore_memory=true"
     )
-    return check_memory(needed, processes.device, what, remedies, config.train.ignore_memory)
+    return needed, check_memory(needed, processes.device, what, remedies, config.train.ignore_memory)
