@@ -9,7 +9,7 @@ W and T_1 are applied strip by strip, so that node values exist for a few rows o
 in the backward pass); what is kept between points and grid has grid points along the first axis, nodes along the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -51,22 +51,22 @@ class Local(Contraction):
         table = torch.cat([self._table(k, 0, nodes, x) for k in self.kernels])
         half = _Spread.apply(x, table, cloud, nodes, *interpolation_weights(cloud, nodes))
         assert isinstance(half, Tensor)
-        return unfold(half, values.shape[0]).split(self.grid.size[0], 1)
+        return (unfold(half, values.shape[0]),)
 
     def collect(self, spread: tuple[Tensor, ...]) -> tuple[OnGrid, ...]:
-        grids = []
-        for k, half in zip(self.kernels, spread, strict=True):
-            tables = [self._table(k, j, self.most_nodes, half) for j in range(1, self.grid.dim)]
-            grids.append((kron_apply(tables, half) if tables else half).to(self.dtype))
-        return tuple(grids)
+        half = spread[0].unflatten(1, (len(self.kernels), -1))
+        return _each_apply(self._other_tables(half), half).to(self.dtype).unbind(1)
 
     def expand(self, grids: Sequence[OnGrid], cloud: Cloud) -> tuple[Tensor, ...]:
+        if self.summed:
+            g = self._working(torch.stack(tuple(grids), 1))
+            return (_each_apply([t.mT for t in self._other_tables(g)], g).flatten(1, 2),)
         expanded = []
         for k, nodes, grid in zip(self.kernels, self._nodes_at_points, grids, strict=True):
             g = self._working(grid)
             tables = [self._table(k, j, nodes, g).mT for j in range(1, self.grid.dim)]
             expanded.append(kron_apply(tables, g) if tables else g)
-        return (torch.cat(expanded, 1),) if self.summed else tuple(expanded)
+        return tuple(expanded)
 
     def sample(self, expanded: tuple[Tensor, ...], cloud: Cloud) -> Branches:
         batch = expanded[0].shape[0]
@@ -97,6 +97,11 @@ class Local(Contraction):
     def _working(self, x: Tensor) -> Tensor:
         return x.double() if self.slope else x
 
+    def _other_tables(self, like: Tensor) -> list[Float[Tensor, "kernels _ _"]]:
+        """Return the tables of all kernels with the most nodes, for each axis but the first."""
+        axes = range(1, self.grid.dim)
+        return [torch.stack([self._table(k, j, self.most_nodes, like) for k in self.kernels]) for j in axes]
+
     def _table(self, kernel: Kernel, axis: int, nodes: Nodes, like: Tensor) -> Float[Tensor, "size nodes"]:
         """Return k_j(grid points, nodes), formed in float64 since slopes amplify noise."""
         exact = torch.empty(0, dtype=torch.float64, device=like.device)
@@ -114,20 +119,28 @@ class _Spread(torch.autograd.Function):
     def forward(ctx, values, table, cloud, nodes, *bases):
         ctx.cloud, ctx.nodes = cloud, nodes
         values = values.contiguous()
-        ctx.save_for_backward(values, table, *bases)
         w = Interpolation(cloud, nodes, bases)
         rows, width = values.view(-1, 1, values.shape[2]), values.shape[2]
-        make = values.new_empty if cloud.mask is None else values.new_zeros  # a sample may be masked altogether
+        make = _maker(values, cloud)
         half = make(values.shape[0], table.shape[0], *w.node_counts[1:], width)
+        # The gradient of the table takes the node values again: if they are few, they are kept.
+        keep = ctx.needs_input_grad[1] and prod(w.node_counts) <= 2 * values.shape[1]
+        kept = []
         for piece in _pieces(w, values):
             fine = w.spread(rows[piece.at_points], piece.strip)
             _put_product(half[piece.on_grid], table[:, w.node_range(piece.strip)], fine[:, :, 0], piece.first)
+            if keep:
+                kept.append(fine)
+                w.room.forget("spread")
+        ctx.kept = len(kept)
+        ctx.save_for_backward(values, table, *bases, *kept)
         return half
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):
-        values, table, *bases = ctx.saved_tensors
+        values, table, *others = ctx.saved_tensors
+        bases, kept = others[: len(others) - ctx.kept], others[len(others) - ctx.kept :]
         need_values, need_table = ctx.needs_input_grad[:2]
         need_bases = any(ctx.needs_input_grad[4:])
         w = Interpolation(ctx.cloud, ctx.nodes, tuple(bases))
@@ -135,11 +148,12 @@ class _Spread(torch.autograd.Function):
         dvalues = _rows_for(w, values, 1) if need_values else None
         dtable = torch.zeros_like(table) if need_table else None
         dbases = [torch.zeros_like(b) for b in bases] if need_bases else []
-        for piece in _pieces(w, values):
+        for i, piece in enumerate(_pieces(w, values)):
             along = w.node_range(piece.strip)
             part, at_grid = rows[piece.at_points], dhalf[piece.on_grid]
             if dtable is not None:
-                dtable[:, along] += _outer(at_grid, w.spread(part, piece.strip)[:, :, 0])
+                fine = kept[i] if kept else w.spread(part, piece.strip)
+                dtable[:, along] += _outer(at_grid, fine[:, :, 0])
             if dvalues is not None or need_bases:
                 dfine = w.room.take("fine", (len(at_grid), along.stop - along.start, 1, *at_grid.shape[2:]), at_grid)
                 _put_product(dfine[:, :, 0], table[:, along].mT, at_grid, True)
@@ -176,6 +190,8 @@ class _Sample(torch.autograd.Function):
         needed, count, d = ctx.needs_input_grad[2:], len(ctx.nodes), len(ctx.nodes[0])
         tensors = ctx.saved_tensors  # once: under checkpointing they come from running forward again
         found = [torch.zeros_like(t) if n else None for t, n in zip(tensors, needed, strict=True)]
+        for i in (i for i in range(-2 * count, -count) if needed[i]):
+            found[i] = _maker(tensors[i], ctx.cloud)(tensors[i].shape)  # the first piece of each sample sets it
         rows = grads[0].contiguous().view(-1, *grads[0].shape[2:])
         for i, run in enumerate(_by_run(ctx.cloud, ctx.nodes, tensors)):
             dbases = [b for b in found[i * d : (i + 1) * d] if b is not None]
@@ -284,6 +300,11 @@ def _floats(x: Tensor) -> int:
     return 1 << 23 if x.device.type == "cpu" else 1 << 26
 
 
+def _maker(like: Tensor, cloud: Cloud) -> Callable[..., Tensor]:
+    """Return what makes room for what the pieces of every sample set; a sample may be masked altogether."""
+    return like.new_empty if cloud.mask is None else like.new_zeros
+
+
 def _rows_for(w: Interpolation, like: Float[Tensor, "batch *space width"], branches: int) -> Rows:
     """Return room for the rows of all points and one more for empty slots, zero where no slot will write."""
     make = like.new_zeros if w.cloud.blocks.parted or w.cloud.mask is not None else like.new_empty
@@ -314,6 +335,18 @@ def _put_product(
         total.copy_(_product(t, x))
     else:
         total += _product(t, x)
+
+
+def _each_apply(
+    tables: Sequence[Float[Tensor, "kernels _ _"]], x: Float[Tensor, "batch kernels *in_space width"]
+) -> Float[Tensor, "batch kernels *out_space width"]:
+    """Return the products along all axes but the first, each kernel with tables of its own."""
+    for j in sorted(range(len(tables)), key=lambda j: tables[j].shape[1] / tables[j].shape[2]):
+        shape, axis = x.shape, 3 + j
+        before, t = shape[2:axis].numel(), tables[j]
+        each = t[None, :, None].expand(shape[0], -1, before, -1, -1).flatten(0, 2)
+        x = torch.bmm(each, x.reshape(len(each), shape[axis], -1)).view(*shape[:axis], t.shape[1], *shape[axis + 1 :])
+    return x
 
 
 def _outer(a: Float[Tensor, "batch rows *rest"], b: Float[Tensor, "batch cols *rest"]) -> Float[Tensor, "rows cols"]:

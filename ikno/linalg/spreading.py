@@ -48,6 +48,10 @@ class Room:
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(shape)
 
+    def forget(self, name: str) -> None:
+        """Leave a buffer to whoever holds it."""
+        del self._buffers[name]
+
 
 @dataclass(frozen=True)
 class Strip:

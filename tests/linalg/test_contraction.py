@@ -592,8 +592,8 @@ def stored(forms, x, v, w):
 @pytest.mark.parametrize("method", ["dense", "local"])
 def test_nothing_of_size_points_times_grid_is_stored(method, slope):
     grid, kernels = Grid((32, 32), (0.0, 0.0), (1.0, 1.0)), branches(2, 1.0)
-    x = draw("uniform", grid, points=1500).requires_grad_(slope)
-    v, w = features(grid, 1500)
+    x = draw("uniform", grid, points=4000).requires_grad_(slope)
+    v, w = features(grid, 4000)
     inputs = [v.requires_grad_(), *(f.requires_grad_() for f in w)]
     product = x.shape[1] * grid.count
     assert max(stored(oracle(kernels, grid), x, v, w)) >= product  # the measurement can see it
