@@ -35,9 +35,9 @@ def compare(
 ) -> None:
     """Train models on the same data with the same budget, and print error, size, time and memory in one table.
 
-    Settings as in `train`; those of one model begin with its name: gaot.radius=0.1. All runs, the table (.md, .json)
-    and a picture of the errors are kept in --out. Ctrl-C saves; the same command goes on, and several may share the
-    work in one folder.
+    Settings as in `train`; those of one model begin with its name: gaot.radius=0.1, gaot.surrogate.mode=direct. All
+    runs, the table (.md, .json) and a picture of the errors are kept in --out. Ctrl-C saves; the same command goes on,
+    and several may share the work in one folder.
     """
     name, overrides = target(what)
     if name is None:

@@ -53,7 +53,8 @@ class Budget:
 class Plan:
     """What is compared: all models with all optimizers, the best of the learning rates, and all seeds.
 
-    ``overrides`` are settings of a config; those that begin with the name of a model are settings of this model.
+    ``overrides`` are settings of a config; those that begin with the name of a model are for this model alone, its own
+    (gaot.radius) or how it is trained and used (gaot.surrogate.mode).
     ``target`` is an error, to see how long it takes to reach it. No rates: that of the settings.
     """
 
@@ -170,7 +171,8 @@ def _rows(plan: Plan) -> tuple[list[Row], Problem]:
     for key, value in plan.overrides.items():
         name, _, rest = key.partition(".")
         if name in own and rest:
-            own[name][f"model.{rest}"] = value
+            elsewhere = rest.startswith(("surrogate.", "train."))  # settings of models have no dots
+            own[name][rest if elsewhere else f"model.{rest}"] = value
         elif name in MODELS:
             raise UserError(f"{key}: {name} is not among the models that are compared")
         elif name == "model":

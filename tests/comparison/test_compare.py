@@ -96,6 +96,13 @@ def test_a_cell_is_the_training_of_its_config(card: str, tmp_path: Path) -> None
     assert same(runs["ikno-tp"].path, alone.path)
 
 
+def test_one_model_may_be_trained_and_used_differently(card: str, tmp_path: Path) -> None:
+    own = {"fno-dse.train.clip": 0.5, "fno-dse.surrogate.coordinates": "one scale"}
+    _, runs = compare(plan(card, overrides=own), tmp_path / "out")
+    found = {m: (r.config.train.clip, r.config.surrogate.coordinates) for m, r in runs.items()}
+    assert found == {"ikno-tp": (1.0, "per axis"), "fno-dse": (0.5, "one scale")}
+
+
 def test_what_is_finished_is_not_done_again(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = compare(plan(card), tmp_path / "out")
 
