@@ -5,8 +5,9 @@ interpolation nodes of its cell; the weights depend on geometry alone, and the k
 small per-axis tables between nodes and grid points: K_GP ~= (T_1 (x) ... (x) T_d) W^T with T_j = k_j(grid, nodes) and W
 sparse. See docs/design.md.
 
-W and T_1 are applied strip by strip, so that node values exist for a few rows of cells at a time (and are formed again
-in the backward pass); what is kept between points and grid has grid points along the first axis, nodes along the rest.
+W and T_1 are applied strip by strip, so that node values exist for a few rows of cells at a time (and, unless they are
+few, are formed again in the backward pass); what is kept between points and grid has grid points along the first axis,
+nodes along the rest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -301,8 +302,8 @@ def _floats(x: Tensor) -> int:
 
 
 def _maker(like: Tensor, cloud: Cloud) -> Callable[..., Tensor]:
-    """Return what makes room for what the pieces of every sample set; a sample may be masked altogether."""
-    return like.new_empty if cloud.mask is None else like.new_zeros
+    """Return what makes room for what the pieces of every sample set; a sample may have no points, or all masked."""
+    return like.new_empty if cloud.mask is None and cloud.points.shape[1] else like.new_zeros
 
 
 def _rows_for(w: Interpolation, like: Float[Tensor, "batch *space width"], branches: int) -> Rows:
