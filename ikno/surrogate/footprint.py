@@ -17,6 +17,7 @@ from ikno.models import IKNO
 from ikno.surrogate.surrogate import QUERIES
 
 BUFFER = 1 << 23  # of the contraction at most, see ``linalg.local``
+SMALL = 1e7  # bytes of all that is not counted
 PER_POINT = 40  # coordinates, order, cells, slots and interpolation weights
 
 
@@ -29,7 +30,7 @@ class _Parts:
     block: int  # what a transformer block keeps for the backward pass
     encoder: int  # of a point in the encoder
     decoder: int  # of a point in the decoder
-    buffers: int  # of the contraction, which are used again
+    buffer: int  # of the contraction, which has two, with gradients three, and uses them again
     chunk: int  # points at a time
     inputs: int  # of a point, kept throughout
 
@@ -49,7 +50,7 @@ def _parts(model: IKNO, batch: int, points: int) -> _Parts:
         block=batch * grid.count * width * (9 + 2 * s.ff_mult),
         encoder=batch * (features + 3 * width),
         decoder=batch * (at_points * width + 3 * model.out_channels),
-        buffers=3 * min(BUFFER, batch * math.prod(along) * width),
+        buffer=min(BUFFER, batch * math.prod(along) * width),
         chunk=min(s.point_chunk, points),
         inputs=batch * (2 * model.in_channels + 4 * model.out_channels) + PER_POINT,
     )
@@ -65,9 +66,9 @@ def training_memory(model: nn.Module, points: int, batch: int) -> float | None:
     if s.checkpointing:
         kept += s.num_layers * p.grid
         at_points = 2 * p.chunk * p.decoder  # recomputed, and its gradients
-        return 4.0 * (kept + max(2 * p.block, 3 * p.nodes + p.buffers + at_points))
+        return SMALL + 4.0 * (kept + max(2 * p.block, 3 * p.nodes + 3 * p.buffer + at_points))
     kept += s.num_layers * p.block + points * (p.encoder + p.decoder)
-    return 4.0 * (kept + max(p.block, 2 * p.nodes + p.buffers + p.chunk * p.decoder))
+    return SMALL + 4.0 * (kept + max(p.block, 2 * p.nodes + 3 * p.buffer + p.chunk * p.decoder))
 
 
 def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 1) -> float | None:
@@ -77,10 +78,10 @@ def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 
     s, branches = model.settings, len(model.branches)
     here, there = _parts(model, batch, points), _parts(model, batch, min(queries, QUERIES))
     mixing = here.grid * (3 + 2 * s.ff_mult)
-    encoding = 2 * here.nodes + here.buffers + here.chunk * here.encoder + 2 * branches * here.grid
-    decoding = 2 * there.nodes + there.buffers + there.chunk * there.decoder + 2 * branches * there.grid
+    encoding = 1.3 * here.nodes + 2 * here.buffer + here.chunk * here.encoder + 2 * branches * here.grid
+    decoding = 1.3 * there.nodes + 2 * there.buffer + there.chunk * there.decoder + 2 * branches * there.grid
     at_queries = min(queries, QUERIES) * there.inputs
-    return 4.0 * (points * here.inputs + max(mixing, encoding, decoding + at_queries))
+    return SMALL + 4.0 * (points * here.inputs + max(mixing, encoding, decoding + at_queries))
 
 
 def check_memory(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
