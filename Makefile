@@ -15,7 +15,7 @@ demo: env  ## from data to pictures on two small problems
 	$(BIN)/python examples/demo.py --out demo-output
 
 test: env  ## the test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: env  ## the heavy checks
 	$(BIN)/python -m pytest -m slow
