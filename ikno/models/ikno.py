@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.errors import UserError
@@ -22,6 +23,7 @@ from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, W
 # The transformer sees every latent point as a token: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
 
+Affine = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]
 ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 
 
@@ -170,10 +172,11 @@ class IKNO(nn.Module):
         with torch.autocast(state.device.type, enabled=False):
             grids = self._resolve(state.to(self._dtype), self.settings.decoder_resolvent)
             if self._fuses_on_grid:
-                weights = self._first_fusion.weight.split(self.settings.d_model, 1)
+                weights = self._decoder_mlp.first.weight.split(self.settings.d_model, 1)
                 grids = tuple(g @ w.mT for g, w in zip(grids, weights, strict=True))
             expanded = form.expand(grids, cloud)
-        read = partial(self._read, form, expanded)
+            to_head = _composed(self._decoder_mlp.last, self.head.first)
+        read = partial(self._read, form, expanded, to_head)
         parts = cloud.split(self.settings.point_chunk)
         values = torch.cat([self._chunked(read, part) for part in parts], 1)
         if len(parts) == 1:
@@ -184,7 +187,7 @@ class IKNO(nn.Module):
     def _to_latent(self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None) -> Tensor:
         """Return the fused latent features V_G before the transformer."""
         if self.attention is not None:
-            tokens = self._tokens(features, cloud)
+            tokens = self.embedding(self._inputs(features, cloud))
             everywhere = weights.expand(-1, cloud.shape[1])
             mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask, cloud.team)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
@@ -202,31 +205,33 @@ class IKNO(nn.Module):
             grids = form.collect(total)
             if equal:
                 grids = tuple(g * weights.view(-1, *(1,) * (self.dim + 1)) for g in grids)
-            resolved = torch.cat(self._resolve(grids, self.settings.resolvent), -1)
+            resolved = torch.stack(self._resolve(grids, self.settings.resolvent), -2)
             if cloud.team is not None:  # all before is linear in the sums over points, so their parts may be added here
                 resolved = cloud.team.total(resolved)
-        return self.encoder_fusion(resolved)
+        last = self.embedding.last
+        branches = F.linear(resolved, torch.cat([last.weight, last.bias[:, None]], 1))
+        return self.encoder_fusion(branches.flatten(-2))
 
-    def _tokens(self, features: Tensor, cloud: Cloud) -> Tensor:
-        """Return v(x) = MLP(psi(x), a(x))."""
+    def _inputs(self, features: Tensor, cloud: Cloud) -> Tensor:
+        """Return (psi(x), a(x)), of which tokens are made: v(x) = MLP(psi(x), a(x))."""
         psi = self.nerf(cloud.points).expand(features.shape[0], -1, -1)
-        return self.embedding(torch.cat([psi, features.to(psi.dtype)], -1))
+        return torch.cat([psi, features.to(psi.dtype)], -1)
 
     def _spread(self, form: Contraction, features: Tensor, cloud: Cloud, weights: Tensor | None) -> tuple[Tensor, ...]:
-        tokens = self._tokens(features, cloud)
-        with torch.autocast(tokens.device.type, enabled=False):
-            tokens = tokens.to(self._dtype)
-            return form.spread(tokens if weights is None else tokens * weights, cloud)
+        """Return the sums over points of (h, 1), where v = W h + b: (W, b) can wait for the grid, which is smaller."""
+        hidden = self.embedding.hidden(self._inputs(features, cloud))
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden = F.pad(hidden.to(self._dtype), (0, 1), value=1.0)
+            return form.spread(hidden if weights is None else hidden * weights, cloud)
 
-    def _read(self, form: Contraction, expanded: tuple[Tensor, ...], cloud: Cloud) -> Tensor:
+    def _read(self, form: Contraction, expanded: tuple[Tensor, ...], to_head: Affine, cloud: Cloud) -> Tensor:
         with torch.autocast(expanded[0].device.type, enabled=False):
             branches = form.sample(expanded, cloud).flatten(-2)
-        if not self._fuses_on_grid:
-            return self.head(self.decoder_fusion(branches))
-        x = branches + self._first_fusion.bias
-        for layer in list(self.decoder_fusion)[1:]:
-            x = layer(x)
-        return self.head(x)
+        if self._fuses_on_grid:
+            hidden = F.gelu(branches + self._decoder_mlp.first.bias)
+        else:
+            hidden = self._decoder_mlp.hidden(self.decoder_fusion[0](branches))
+        return self.head.last(F.gelu(F.linear(hidden, *to_head)))
 
     def _chunked(self, function, *arguments):
         return (
@@ -247,10 +252,10 @@ class IKNO(nn.Module):
         return not self.settings.normalize_branches
 
     @property
-    def _first_fusion(self) -> nn.Linear:
-        first = self.decoder_fusion[0]
-        assert isinstance(first, nn.Linear)
-        return first
+    def _decoder_mlp(self) -> MLP:
+        mlp = self.decoder_fusion if self._fuses_on_grid else self.decoder_fusion[1]
+        assert isinstance(mlp, MLP)
+        return mlp
 
     def _resolve(self, values, name: ResolventName | None) -> tuple[Tensor, ...]:
         """Apply each branch's resolvent to its own grid values, or to the one grid that all branches share."""
@@ -319,6 +324,11 @@ def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
     parameters = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
     options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
     return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
+
+
+def _composed(first: nn.Linear, second: nn.Linear) -> Affine:
+    """Return weight and bias of the second map after the first: one product per point instead of two."""
+    return second.weight @ first.weight, second.weight @ first.bias + second.bias
 
 
 def _taken(x: Float[Tensor, "batch points width"], index: Tensor) -> Float[Tensor, "batch part width"]:

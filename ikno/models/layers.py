@@ -55,6 +55,27 @@ class MLP(nn.Sequential):
             layers += [nn.Linear(a, b), nn.GELU()]
         super().__init__(*layers[:-1])
 
+    def hidden(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch hidden"]:
+        """Return what the last linear map is applied to."""
+        for layer in list(self)[:-1]:
+            x = layer(x)
+        return x
+
+    @property
+    def first(self) -> nn.Linear:
+        """The first linear map."""
+        return self._linear(0)
+
+    @property
+    def last(self) -> nn.Linear:
+        """The last linear map."""
+        return self._linear(-1)
+
+    def _linear(self, index: int) -> nn.Linear:
+        layer = self[index]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
 
 class TransformerBlock(nn.Module):
     """Pre-norm block: x + attention(norm(x)), then x + perceptron(norm(x))."""

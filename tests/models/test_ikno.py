@@ -221,7 +221,7 @@ def test_finite_order_is_the_formula() -> None:
     cloud = model.locate(points)
     k_gg = kernel.matrix(model.grid.points(points)[None], model.grid)[0]
     k_gp = kernel.matrix(points, model.grid)[0].T
-    tokens = model._tokens(features, cloud)[0]
+    tokens = model.embedding(model._inputs(features, cloud))[0]
     once = k_gp @ tokens * (30 / 40)
     alpha = -0.15
     expected = model.encoder_fusion(once + alpha * k_gg @ once + alpha**2 * k_gg @ k_gg @ once)
@@ -234,7 +234,7 @@ def test_infinite_order_is_the_formula() -> None:
     model = small("ikno-vanilla", num_layers=0).double()
     features, points = (t.double() for t in data(batch=1))
     queries = torch.rand(1, 9, 2, generator=torch.Generator().manual_seed(4)).double()
-    tokens = model._tokens(features, model.locate(points))[0]
+    tokens = model.embedding(model._inputs(features, model.locate(points)))[0]
     inverses = [torch.linalg.inv(torch.eye(30) - k.alpha * kron_dense(k.factors(model.grid))) for k in model.branches]
     encoded = [
         r @ k.matrix(points, model.grid)[0].T @ tokens * (30 / 40)
@@ -263,7 +263,7 @@ def test_refining_the_cloud_leaves_the_latent_features(rule: str, normalize: boo
         for n in (4000, 16000):
             cloud = model.locate(points[:, :n])
             form = model._contraction(cloud)
-            tokens = model._tokens(smooth(points[:, :n]), cloud)
+            tokens = model.embedding(model._inputs(smooth(points[:, :n]), cloud))
             weights = model._weights(cloud, None, None)
             branches.append(
                 torch.cat(model._resolve(form.collect(form.spread(tokens * weights[..., None], cloud)), None), -1)
