@@ -158,7 +158,7 @@ def streamed(folder: Path, points: int, queries: int) -> tuple[float, float]:
     """Return seconds and peak GB of a prediction from disk to disk."""
     card = CATALOG["nasa-crm"]
     config = make_config("nasa-crm")
-    model = complete_model(config.model, "cpu", [24] * 3)
+    model = complete_model(config.model, "cpu", dim=3)
     box = ((-1.0, 1.0),) * 3
     signature = Signature(dim=3, variables=card.active, conditions=card.conditions, box=box, model=model)
     run = Run.create(folder / "run", config.model_copy(update={"model": model}), card, signature)

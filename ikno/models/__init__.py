@@ -20,13 +20,17 @@ from ikno.models.kernels import BaseKernel, LinearWindow
 
 @dataclass(frozen=True)
 class Variant:
-    """A model class with its settings, the defaults that make it this variant, and its settings in each preset."""
+    """A model class with its settings, the defaults that make it this variant, and its settings in each preset.
+
+    ``in_space`` has what a preset sets differently for three dimensions.
+    """
 
     summary: str
     model: type[nn.Module]
     settings: type[Settings]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    in_space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 # Density weights: what is learned on one cloud holds on others; the paper weighs all points alike. Four frequencies of
@@ -34,13 +38,14 @@ class Variant:
 _SMALL = {"point_weights": "density", "nerf_frequencies": 4}
 _SIZES = {
     "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_SMALL},
-    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 12, **_SMALL},
+    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16, **_SMALL},
     "paper": {"normalize_branches": False},
 }
+_IN_SPACE = {"cpu": {"grid_size": 12}}  # attention among 16^3 latent points would take nearly all of the time
 
 
 def _ikno(summary: str, **defaults: Any) -> Variant:
-    return Variant(summary, IKNO, IKNOSettings, defaults, _SIZES)
+    return Variant(summary, IKNO, IKNOSettings, defaults, _SIZES, _IN_SPACE)
 
 
 def _system(summary: str, module: ModuleType, model: str) -> Variant:
@@ -97,7 +102,9 @@ def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
     return parse(variant.settings, {**variant.defaults, **settings}, "model")
 
 
-def complete_model(model: Mapping[str, Any], preset: str | None = None, grid: Any = None) -> dict[str, Any]:
+def complete_model(
+    model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2
+) -> dict[str, Any]:
     """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
 
     ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``.
@@ -105,7 +112,8 @@ def complete_model(model: Mapping[str, Any], preset: str | None = None, grid: An
     name, variant = model["name"], find_variant(model["name"])
     start = {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {}
     given = {k: v for k, v in model.items() if k != "name"}
-    settings = settings_of(name, {**start, **variant.sizes.get(preset or "", {}), **given})
+    sizes = {**variant.sizes.get(preset or "", {}), **(variant.in_space.get(preset or "", {}) if dim == 3 else {})}
+    settings = settings_of(name, {**start, **sizes, **given})
     return {"name": name, **settings.model_dump(mode="json")}
 
 

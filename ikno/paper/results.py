@@ -168,6 +168,7 @@ def make(
         "label": found["label"],
         "metric": found["main_metric"],
         "error": found["best"]["value"],
+        "validation": done.validation,
         "strategy": best,
         "metrics": found["metrics"][best],
         "rollouts": {s: m[found["main_metric"]] for s, m in found["metrics"].items()},

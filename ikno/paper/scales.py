@@ -148,7 +148,7 @@ def _has_scales(config: Config) -> bool:
 
 def key_of(config: Config, scale: Scale, source: Source) -> str:
     """Return a digest of all that decides a cell, known before its data is made."""
-    model = complete_model(config.model, config.preset, source.card.grid)
+    model = complete_model(config.model, config.preset, source.card.grid, source.card.dim)
     epochs = config.train.epochs or source.card.epochs
     whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})
     return digest_of(whole, fingerprint([source.described(), searched(config, scale)]))

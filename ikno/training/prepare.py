@@ -13,7 +13,7 @@ from ikno.training.scales import auto_scale, measure_lengths, rescaled
 def complete(config: Config, problem: Problem) -> Config:
     """Return the config with all that it leaves open filled from the card, so that a run says everything."""
     card = problem.card
-    model = complete_model(config.model, config.preset, card.grid)
+    model = complete_model(config.model, config.preset, card.grid, card.dim)
     mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
     if config.scales == "auto":
         half = half_size(problem.box(), config.surrogate.coordinates)

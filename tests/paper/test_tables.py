@@ -32,7 +32,7 @@ def test_every_cell_has_a_config(table: Table, preset: str) -> None:
         card = CATALOG[str(entry.set)]
         config = config_of(card, scale, entry.settings, 3, "file.nc")
         assert (config.seed, config.preset, config.data.name) == (3, preset, "file.nc")
-        model = complete_model(config.model, preset, card.grid)  # all settings of the model are known to it
+        model = complete_model(config.model, preset, card.grid, card.dim)  # all settings of the model are known to it
         if config.scales == "auto":
             rescaled(model, lambda largest: largest)  # fails for a model without scales
 
@@ -84,7 +84,7 @@ def test_scales_speak_of_known_sets_and_of_settings_that_generators_have(preset:
 def test_the_paper_scale_is_as_published() -> None:
     scale, card = load_scale("paper"), CATALOG["ns-gauss"]
     config = config_of(card, scale, {"model": "ikno-tp"}, 0, "file.nc")
-    model = complete_model(config.model, config.preset, card.grid)
+    model = complete_model(config.model, config.preset, card.grid, card.dim)
     published = {
         "d_model": 256,
         "num_heads": 8,
