@@ -436,6 +436,13 @@ def test_reproduce(ikno: Screen, folder: Path) -> None:
     found = ikno(*words, "--report", "--json")
     assert [row["name"] for row in json.loads(found.out)[0]["rows"]] == ["one", "two"]
     assert (out / "own.md").read_text() == text
+    (folder / "more.toml").write_text(table.read_text().replace("Orders", "Others"))
+    shown = ikno("reproduce", "more.toml", *words[2:], "--report")  # one page for all tables of a folder
+    assert "Others" in shown.out
+    assert "Orders" not in shown.out
+    assert all(f"{title}</h2>" in (out / "index.html").read_text() for title in ("Orders", "Others"))
+    (out / "list.json").write_text("[]")
+    ikno.refused("list.json: not a table", *words, "--report")
     listed = json.loads(ikno("reproduce", "--list", "--json").out)
     assert {"table": "steady", "cells": 48, "done": 0, "about": "Time-independent sets"} in listed
     ikno.refused("no such table", "reproduce", "stedy")

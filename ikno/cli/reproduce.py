@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ikno.cli.options import Json, training_bar
+from ikno.errors import UserError
 
 if TYPE_CHECKING:
     from ikno.paper import Place, Scale, Table
@@ -38,7 +39,8 @@ def reproduce(
     """Make the tables and figures of the paper again: measured beside published, with spread, cost and data.
 
     Every training is made once and its result kept in --out/cells. Ctrl-C saves, the same command goes on, and several
-    processes or machines may share the folders. The report is index.html in --out, each table also .md, .tex and .json.
+    processes or machines may share the folders. The report is index.html in --out, of all tables made there so far;
+    each table is also .md, .tex and .json.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
     from ikno.paper import NAMES, Place, fill, load_scale, load_table
@@ -63,16 +65,34 @@ def reproduce(
                 lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
                 lambda text: print(text, file=sys.stderr),
             )
-    filled = [fill(table, scale, folder, data) for table in chosen]
-    _write(chosen, filled, scale, place)
+    shown = _with_earlier(chosen, folder)
+    filled = [fill(table, scale, folder, data) for table in shown]
+    _write(shown, filled, scale, place)
+    asked = [found for table, found in zip(shown, filled, strict=True) if table in chosen]
     if as_json:
-        print(json.dumps(filled, indent=2))
+        print(json.dumps(asked, indent=2))
         return
-    for found in filled:
+    for found in asked:
         _print(found)
     print(f"{folder}: index.html and, for each table, .md, .tex and .json")
     if missing:
         print(f"{missing} cells are missing; the reasons are above", file=sys.stderr)
+
+
+def _with_earlier(chosen: list["Table"], out: Path) -> list["Table"]:
+    """Return the chosen tables and those that the folder has already, in the order of the paper: one page shows all."""
+    from ikno.paper import NAMES, load_table
+
+    found = {table.name: table for table in chosen}
+    for path in sorted(out.glob("*.json")):
+        try:
+            argument = json.loads(path.read_bytes())["argument"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}: not a table of this command; remove it, tables are made again") from None
+        if path.stem not in found and (argument in NAMES or Path(argument).is_file()):
+            found[path.stem] = load_table(argument)
+    paper = [found.pop(name) for name in NAMES if name in found]
+    return [*paper, *found.values()]
 
 
 def _list(tables: list["Table"], scale: "Scale", place: "Place", as_json: bool) -> None:
