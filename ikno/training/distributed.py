@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 import torch.distributed as dist
@@ -109,7 +110,10 @@ class Group:
         if self.size == 1:
             return module
         devices = None if self.device.type == "cpu" else [self.device]
-        return DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+        # Buffers are constants. torch 2.13 has a new name for the option and warns of the old one.
+        names = signature(DistributedDataParallel.__init__).parameters
+        option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        return DistributedDataParallel(module, device_ids=devices, **{option: False})
 
     def without_sync(self, module: nn.Module, last: bool) -> AbstractContextManager:
         """Return a context in which gradients are not yet exchanged, except for the last part of a batch."""
