@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -112,8 +113,9 @@ class Group:
         devices = None if self.device.type == "cpu" else [self.device]
         # Buffers are constants. torch 2.13 has a new name for the option and warns of the old one.
         names = signature(DistributedDataParallel.__init__).parameters
-        option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        return DistributedDataParallel(module, device_ids=devices, **{option: False})
+        new = "forward_sync_buffers" in names
+        option: dict[str, Any] = {"forward_sync_buffers" if new else "broadcast_buffers": False}
+        return DistributedDataParallel(module, device_ids=devices, **option)
 
     def without_sync(self, module: nn.Module, last: bool) -> AbstractContextManager:
         """Return a context in which gradients are not yet exchanged, except for the last part of a batch."""
