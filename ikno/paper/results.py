@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def make(
     speed: list[float] = []
 
     def noted(found: Report) -> None:
-        speed[:] = [found.seconds_per_step]
+        speed.append(found.seconds_per_step)
         report(found)
 
     if searched(config, one.scale):
@@ -178,7 +179,7 @@ def make(
         "points": found["points"],
         "epochs": run.config.train.epochs,
         "steps": done.steps,
-        "seconds": done.steps * speed[0] if speed else None,
+        "seconds": done.steps * fmean(speed) if speed else None,
         "run": str(run.path.relative_to(place.work)),
         "machine": _machine(config.device),
     }
