@@ -32,7 +32,7 @@ MODELS = (
 )
 # Both predict states in their papers, and do much worse with rates of change (docs/comparison.md).
 STATES = {"upt.surrogate.mode": "direct", "gnot.surrogate.mode": "direct"}
-# The tables were made when the preset cpu had this grid; 16 is better on all sets (docs/results/cpu/grids.md).
+# The tables were made when the preset cpu had this grid; 16 is better (docs/results/cpu/grids.md).
 GRIDS = {f"{name}.grid_size": 12 for name in MODELS if name.startswith("ikno-")}
 # Options of the generator, samples, their split, settings, the error to be reached.
 SETS = {
