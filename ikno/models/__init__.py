@@ -107,7 +107,7 @@ def complete_model(
 ) -> dict[str, Any]:
     """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
 
-    ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``.
+    ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``; in ``dim`` dimensions.
     """
     name, variant = model["name"], find_variant(model["name"])
     start = {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {}
