@@ -46,7 +46,9 @@ def measured(runs: list[Run], coverage: float) -> dict[str, str]:
 
 def main() -> None:
     parser = measure.arguments(__doc__, repeats=1, threads=1)
-    parser.add_argument("--out", type=Path, default=Path("coverage"), help="folder of sets and runs (default coverage)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("coverage-runs"), help="folder of sets and runs (default coverage-runs)"
+    )
     parser.add_argument("--samples", type=int, default=320, help="samples of each set (default 320)")
     parser.add_argument("--epochs", type=int, default=8, help="epochs of each run (default 8)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each set (default 3)")
