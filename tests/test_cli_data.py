@@ -62,6 +62,29 @@ def test_generate_info_plot(folder, tmp_path):
     assert (tmp_path / "a b.png").stat().st_size > 1000
 
 
+def test_failed_cases_are_counted(folder, monkeypatch):
+    """The second and third flow do not converge: three samples take five draws, in two parts of the work."""
+    pytest.importorskip("numba")
+    from ikno.data.generators import airfoil
+
+    original, calls = airfoil.solve, []
+
+    def failing(*given, **options):
+        calls.append(given)
+        return original(*given, **options | {"cycles": 1 if len(calls) in (2, 3) else 150})
+
+    monkeypatch.setattr(airfoil, "solve", failing)
+    small = ["--samples", 3, "--resolution", 32, "--points", 60, "--workers", 1, "tolerance=0.01"]
+    run("data", "generate", "naca0012", *small, "--shard", "1/2")
+    assert "2 of 5 random cases failed and were drawn again" in run(
+        "data", "generate", "naca0012", *small, "--shard", "0/2"
+    )
+    assert len(calls) == 5
+    found = json.loads(run("data", "info", "naca0012", "--json"))
+    assert found["attributes"]["draws"] == "5"
+    assert "2 of 5 random cases failed and were drawn again" in found["remarks"]
+
+
 def test_shards(folder):
     assert "shard 1/2" in run("data", "generate", "poisson-gauss", *SMALL, "--shard", "1/2")
     assert not (folder / "poisson-gauss.nc").exists()

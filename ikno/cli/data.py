@@ -114,10 +114,11 @@ def generate(
 ) -> None:
     """Solve a benchmark's equation for random data. Stop and start again as you like: finished samples are kept."""
     from ikno.data.catalog import find_card
+    from ikno.data.files import open_data
     from ikno.data.generate import Job
     from ikno.data.generate import generate as make
     from ikno.data.generators import GENERATORS
-    from ikno.data.library import data_folder, file_name
+    from ikno.data.library import data_folder, failures, file_name
 
     card = find_card(name)
     if card.name not in GENERATORS:
@@ -139,6 +140,9 @@ def generate(
         print(f"shard {shard} of {path} is done; the file appears when all shards are")
     else:
         print(f"{made}: {samples} samples, label: {job.label()}")
+        with open_data(made, card) as dataset:
+            if "draws" in dataset.attributes:
+                print(failures(int(dataset.attributes["draws"]), samples))
 
 
 @data.command("import")

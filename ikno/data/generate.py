@@ -107,11 +107,12 @@ def generate(
         return None
     cloud = job.cloud()
     shared = None if cloud is None else cloud.astype(np.float32)
+    attributes = job.attributes() | _draws(names)
     for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
         if card.format == "groups":
-            write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), job.attributes())
+            write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), attributes)
         else:
-            write_data(path, shared, names[part], lambda path: _read(path, shared), job.attributes())
+            write_data(path, shared, names[part], lambda path: _read(path, shared), attributes)
     shutil.rmtree(parts)
     return out
 
@@ -176,12 +177,25 @@ def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
         if not np.isfinite(array).all():
             raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
     arrays = {k: v.astype(np.float32) for k, v in arrays.items()}
+    if made.draws is not None:
+        arrays["draws"] = np.array(made.draws)
     _replace(_part(parts, index), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
     return index
 
 
 def _part(parts: Path, index: int) -> Path:
     return parts / f"{index:06d}.npz"
+
+
+def _draws(names: list[Path]) -> dict[str, str]:
+    """Return how many random cases all samples took, if they can fail and be drawn again."""
+    total = 0
+    for name in names:
+        with np.load(name, allow_pickle=False) as arrays:
+            if "draws" not in arrays:
+                return {}
+            total += int(arrays["draws"])
+    return {"draws": str(total)}
 
 
 def _read(path: Path, cloud: Points | None) -> Trajectory:

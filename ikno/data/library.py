@@ -92,6 +92,8 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
         if published and abs(row["std"] / published - 1) > 0.2:
             remarks.append(f"the std of {row['name']} is {row['std'] / published:.2f} times the published constant")
     made = dataset.attributes
+    if "draws" in made:
+        remarks.append(failures(int(made["draws"]), len(dataset)))
     return {
         "file": str(dataset.path),
         "benchmark": card.name,
@@ -104,6 +106,11 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
         "remarks": remarks,
         "attributes": {k: str(v) for k, v in made.items() if not k.startswith("_")},
     }
+
+
+def failures(draws: int, samples: int) -> str:
+    """Return how many random cases failed and were drawn again until there were so many samples."""
+    return f"{draws - samples:,} of {draws:,} random cases failed and were drawn again"
 
 
 def download(

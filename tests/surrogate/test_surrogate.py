@@ -44,7 +44,7 @@ def trajectories(count: int = 5, seed: int = 0, steady: bool = False) -> list[Tr
         scale, shift = ([1.0], [-5.0]) if steady else ([1e-2, 1e2], [3.0, -700.0])
         u = rng.normal(size=(1 if steady else 4, N, len(scale))) * scale + shift
         c = rng.normal(size=(1, N, 2 if steady else 1)) * 7 + 2
-        made.append(Trajectory(*(v.astype(np.float32) for v in (x, u, c))))
+        made.append(Trajectory(x.astype(np.float32), u.astype(np.float32), c.astype(np.float32)))
     return made
 
 

@@ -100,7 +100,7 @@ class Airfoil(Generator):
         conditions[..., 0], conditions[..., 1] = case.flow.mach, case.angle
         conditions[0, :, 2] = np.maximum(signed_distance(case.curve, points), 0)  # the wall's are 0 to rounding
         columns = [NAMES.index(name) for name in self.variables]
-        return Trajectory(pairs(points), values[None, :, columns], conditions)
+        return Trajectory(pairs(points), values[None, :, columns], conditions, draws=case.draws)
 
 
 class NACA0012(Airfoil):
