@@ -34,8 +34,9 @@ class Variant:
 
 
 # Density weights: what is learned on one cloud holds on others; the paper weighs all points alike. Four frequencies of
-# the coordinates instead of one: small models learn much faster (`benchmarks.choices` has the comparison).
-_SMALL = {"point_weights": "density", "nerf_frequencies": 4}
+# the coordinates instead of one: small models learn much faster (`benchmarks.choices` has the comparison). Rotary
+# positions: attention that knows where latent points are does better on most sets (docs/results/cpu/positions.md).
+_SMALL = {"point_weights": "density", "nerf_frequencies": 4, "positions": "rotary"}
 _SIZES = {
     "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_SMALL},
     "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16, **_SMALL},

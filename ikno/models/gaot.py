@@ -30,12 +30,11 @@ from torch.nn import functional as F
 from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Grid
-from ikno.models.layers import MLP, Width
+from ikno.models.layers import MLP, Width, grid_rotation, rotated
 from ikno.models.neighbors import Edges, flat, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
 KEY_WIDTH = 64  # of the dot-product attention
-BASE = 100.0  # of the rotary frequencies: positions count tens of patches, not thousands of words
 
 # The settings of a small version for two cores.
 SMALL: dict[str, Any] = {
@@ -236,9 +235,8 @@ class PatchTransformer(nn.Module):
         self.first = nn.ModuleList(Block(hidden, s.num_heads, s.ffn_multiplier) for _ in range(s.num_layers - half))
         self.second = nn.ModuleList(Block(hidden, s.num_heads, s.ffn_multiplier) for _ in range(half))
         self.skips = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(half))
-        angles = patch_angles(self.patches, hidden // s.num_heads // 2)
         self.rotation: Tensor
-        self.register_buffer("rotation", torch.stack([angles.cos(), angles.sin()]), persistent=False)
+        self.register_buffer("rotation", grid_rotation(self.patches, hidden // s.num_heads), persistent=False)
 
     def forward(self, x: Float[Tensor, "batch count width"]) -> Float[Tensor, "batch count width"]:
         """Return the processed grid."""
@@ -283,19 +281,3 @@ class Block(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         a, b = self.gates(self.ffn_norm(x)).chunk(2, -1)
         return x + self.ffn_out(F.silu(a) * b)
-
-
-def patch_angles(patches: tuple[int, ...], pairs: int) -> Float[Tensor, "tokens pairs"]:
-    """Return the angles position * BASE^(-i / n), i = 0 .. n-1, along each axis; zero where pairs are left over."""
-    dim = len(patches)
-    n = pairs // dim
-    frequencies = BASE ** -(torch.arange(n) / max(n, 1))
-    places = torch.stack(torch.meshgrid(*(torch.arange(p) for p in patches), indexing="ij"), -1).view(-1, dim)
-    return F.pad((places[..., None] * frequencies).flatten(1), (0, pairs - n * dim))
-
-
-def rotated(x: Float[Tensor, "batch heads tokens two_pairs"], rotation: Float[Tensor, "2 tokens pairs"]) -> Tensor:
-    """Return x with the pairs (i, pairs + i) of its entries turned by their angles."""
-    a, b = x.chunk(2, -1)
-    cos, sin = rotation.to(x.dtype)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)

@@ -18,7 +18,7 @@ from ikno.errors import UserError
 from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, Team, contraction, locate
 from ikno.linalg.weights import density_weights
 from ikno.models.kernels import BaseKernel, LinearWindow
-from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, recompute
+from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, grid_rotation, recompute
 
 # The transformer sees every latent point as a token: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
@@ -57,6 +57,7 @@ class IKNOSettings(Settings):
     decoder_resolvent: ResolventName | None = None
     order: Annotated[int, Field(ge=0)] = 1
     normalize_branches: bool = True
+    positions: Literal["none", "rotary"] = "none"
     point_weights: Literal["uniform", "density", "sum"] = "uniform"
     contraction: Literal["auto", "dense", "local"] = "auto"
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -116,6 +117,9 @@ class IKNO(nn.Module):
         self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
         self.encoder_fusion = _fusion(branches if self.attention is None else width, width, s.normalize_branches)
         self.transformer = Transformer(width, s.num_heads, s.num_layers, s.ff_mult, s.dropout, s.checkpointing)
+        rotation = grid_rotation(self.grid.size, width // s.num_heads) if s.positions == "rotary" else None
+        self.rotation: Tensor | None
+        self.register_buffer("rotation", rotation, persistent=False)
         self.decoder_fusion = _fusion(branches, width, s.normalize_branches)
         self.head = MLP(width, width, out_channels)
 
@@ -160,7 +164,7 @@ class IKNO(nn.Module):
             features = features.masked_fill(~mask[..., None], 0)
         weights = self._weights(cloud, weights, mask)
         latent = self._to_latent(features, cloud, weights, mask)
-        tokens = self.transformer(latent.flatten(1, -2))
+        tokens = self.transformer(latent.flatten(1, -2), self.rotation)
         return tokens.view(latent.shape)
 
     def decode(

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ikno.errors import UserError
 from ikno.linalg import Team
+
+BASE = 100.0  # of the rotary frequencies: places count tens of latent points, not thousands of words
 
 Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer, as a setting
 
@@ -89,11 +92,15 @@ class TransformerBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = MLP(width, ff_mult * width, width)
 
-    def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return the mixed tokens."""
+    def forward(
+        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Return the mixed tokens; with a rotation attention knows where they are relative to each other."""
         batch, tokens, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         x = x + self._drop(self.out(mixed.transpose(1, 2).reshape(batch, tokens, width)))
         return x + self._drop(self.mlp(self.mlp_norm(x)))
@@ -113,11 +120,41 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(TransformerBlock(width, heads, ff_mult, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
+    def forward(
+        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
+    ) -> Float[Tensor, "batch tokens width"]:
         """Return the processed tokens."""
         for block in self.blocks:
-            x = recompute(block, x) if self.checkpointing and torch.is_grad_enabled() else block(x)
+            again = self.checkpointing and torch.is_grad_enabled()
+            x = recompute(block, x, rotation) if again else block(x, rotation)
         return self.norm(x)
+
+
+def grid_rotation(size: tuple[int, ...], width: int) -> Float[Tensor, "2 tokens pairs"]:
+    """Return cosine and sine of the rotary angles of a grid's points, for heads of this width.
+
+    The angles are place * BASE^(-i / n), i = 0 .. n-1, along each axis; zero where pairs of channels are left over.
+    """
+    dim, pairs = len(size), width // 2
+    n = pairs // dim
+    if width % 2 or n == 0:
+        raise UserError(
+            f"model: rotary positions need an even number of channels per head, at least {2 * dim} in {dim}-D, "
+            f"found {width}; choose another width or num_heads"
+        )
+    frequencies = BASE ** -(torch.arange(n) / n)
+    places = torch.stack(torch.meshgrid(*(torch.arange(p) for p in size), indexing="ij"), -1).view(-1, dim)
+    angles = F.pad((places[..., None] * frequencies).flatten(1), (0, pairs - n * dim))
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotated(
+    x: Float[Tensor, "batch heads tokens channels"], rotation: Float[Tensor, "2 tokens pairs"]
+) -> Float[Tensor, "batch heads tokens channels"]:
+    """Return x with the pairs (i, pairs + i) of its channels turned by their angles."""
+    a, b = x.chunk(2, -1)
+    cos, sin = rotation.to(x.dtype)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
 def recompute(function, *arguments):

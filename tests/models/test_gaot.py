@@ -17,8 +17,6 @@ from ikno.models.gaot import (
     PatchTransformer,
     neighborhood_statistics,
     neighborhoods,
-    patch_angles,
-    rotated,
 )
 from tests.models.tiny import close, cloud, parameters, tiny
 
@@ -111,18 +109,6 @@ def test_patches_and_back() -> None:
     assert torch.equal(transformer(x), x)
     grid = x.view(2, 4, 6, 3)
     assert torch.equal(seen[0][:, 4], grid[:, 2:4, 2:4].reshape(2, 12))  # second row of patches, second column
-
-
-def test_the_attention_of_rotated_tokens_depends_on_offsets_only() -> None:
-    angles = patch_angles((5, 6), 7)  # three frequencies per axis, one pair without
-    assert not angles[:, 6].any()
-    assert torch.allclose(angles[2 * 6 + 3, :3], 2 * angles[6, :3])
-    assert torch.allclose(angles[2 * 6 + 3, 3:6], 3 * angles[1, 3:6])
-    rotation = torch.stack([angles.cos(), angles.sin()])
-    q, k = (rotated(torch.randn(1, 1, 1, 14).expand(-1, -1, 30, -1), rotation)[0, 0] for _ in range(2))
-    scores = (q @ k.T).view(5, 6, 5, 6)
-    assert torch.allclose(scores[0, 1, 2, 4], scores[2, 2, 4, 5], atol=1e-4)
-    assert not torch.allclose(scores[0, 1, 2, 4], scores[0, 1, 4, 2], atol=1e-2)
 
 
 def test_a_block_beside_its_formula() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from ikno.errors import UserError
 from ikno.linalg import grid_to_points, kron_dense
 from ikno.models import IKNO, MODELS, IKNOSettings, build
+from ikno.models.layers import grid_rotation
 
 SMALL = {"d_model": 16, "num_heads": 2, "num_layers": 1}
 SIZES = {1: 9, 2: (6, 5), 3: (4, 3, 5)}
@@ -71,6 +72,25 @@ def test_every_variant_in_every_dimension(name: str, dim: int) -> None:
         assert p.grad is not None, label
         assert p.grad.isfinite().all(), label
     assert type(model) is IKNO
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_rotary_positions_reach_the_processor_and_nothing_else(dim: int) -> None:
+    plain, turned = small(dim=dim), small(dim=dim, positions="rotary")
+    assert plain.state_dict().keys() == turned.state_dict().keys()
+    features, points = data(dim=dim)
+    seen = []
+    for model in (plain, turned):
+        model.transformer.register_forward_pre_hook(lambda _, given: seen.append(given))
+    a, b = (model.encode(features, points) for model in (plain, turned))
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert seen[0][1] is None
+    assert torch.equal(seen[1][1], grid_rotation(turned.grid.size, 8))
+    assert not close(a, b, 1e-3)
+    assert torch.equal(plain.decode(a, points), turned.decode(a, points))
+    for width in (3, 2 * dim - 2):  # of a head
+        with pytest.raises(UserError, match=f"even number of channels per head, at least {2 * dim} in {dim}-D"):
+            small(dim=dim, positions="rotary", d_model=2 * max(width, 1), num_heads=2)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
