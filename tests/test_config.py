@@ -226,7 +226,7 @@ def test_presets() -> None:
     """Each makes a config whose model can be built; cpu is the default, paper the parameter table of the paper."""
     for preset in PRESETS:
         made = make_config("poisson-gauss", {"preset": preset})
-        layers = {"model.num_layers": 0, "model.d_model": 8}
+        layers = {"model.num_layers": 0, "model.d_model": 16}
         built(make_config("poisson-gauss", {"preset": preset, **layers}))
         assert made.model["name"] == "ikno-tp"
     assert make_config("poisson-gauss") == make_config("poisson-gauss", {"preset": "cpu"})

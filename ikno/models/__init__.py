@@ -36,10 +36,10 @@ class Variant:
 # Density weights: what is learned on one cloud holds on others; the paper weighs all points alike. Four frequencies of
 # the coordinates instead of one: small models learn much faster (`benchmarks.choices` has the comparison). Rotary
 # positions: attention that knows where latent points are does better on most sets (docs/results/cpu/positions.md).
-_SMALL = {"point_weights": "density", "nerf_frequencies": 4, "positions": "rotary"}
+_SMALL = {"point_weights": "density", "nerf_frequencies": 4}
 _SIZES = {
     "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_SMALL},
-    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16, **_SMALL},
+    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16, "positions": "rotary", **_SMALL},
     "paper": {"normalize_branches": False},
 }
 _IN_SPACE = {"cpu": {"grid_size": 12}}  # attention among 16^3 latent points would take nearly all of the time
