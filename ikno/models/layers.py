@@ -140,7 +140,7 @@ def grid_rotation(size: tuple[int, ...], width: int) -> Float[Tensor, "2 tokens 
     if width % 2 or n == 0:
         raise UserError(
             f"model: rotary positions need an even number of channels per head, at least {2 * dim} in {dim}-D, "
-            f"found {width}; use fewer heads or no positions"
+            f"found {width}; use fewer heads (model.num_heads) or, in IKNO, model.positions=none"
         )
     frequencies = BASE ** -(torch.arange(n) / n)
     places = torch.stack(torch.meshgrid(*(torch.arange(p) for p in size), indexing="ij"), -1).view(-1, dim)
