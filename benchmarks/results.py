@@ -32,9 +32,6 @@ MODELS = (
 )
 # Both predict states in their papers, and do much worse with rates of change (docs/comparison.md).
 STATES = {"upt.surrogate.mode": "direct", "gnot.surrogate.mode": "direct"}
-# The tables were made when the preset cpu had this; it is better now (docs/results/cpu/grids.md, positions.md).
-THEN = {"grid_size": 12, "positions": "none"}
-OLD = {f"{name}.{key}": value for name in MODELS if name.startswith("ikno-") for key, value in THEN.items()}
 # Options of the generator, samples, their split, settings, the error to be reached.
 SETS = {
     "poisson-gauss": ({"points": 1024}, 384, [256, 64, 64], {}, 0.15),
@@ -54,7 +51,7 @@ def plan_of(name: str, out: Path) -> Plan:
     if not file.exists():
         out.mkdir(parents=True, exist_ok=True)
         generate(Job(name, tuple(options.items()), samples, 0), file, 2)
-    overrides = {"data.split": split, "scales": "auto", **OLD, **settings}
+    overrides = {"data.split": split, "scales": "auto", **settings}
     budget = Budget(epochs=EPOCHS)
     return Plan(str(file), MODELS, overrides, budget, ("adamw", "muon"), RATES, range(SEEDS), target)
 

@@ -109,7 +109,7 @@ def efficiency(
     grid: Annotated[int, typer.Option(min=2, help="Latent grid of IKNO along each axis.")] = 32,
     preset: Annotated[str, typer.Option(help="Sizes of the models: smoke, cpu or paper.")] = "paper",
     samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch (1,024 trajectories, 28 pairs).")] = 28672,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; memory is taken as often.")] = 3,
     double: Annotated[bool, typer.Option("--double", help="Also with twice the points, to see the growth.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
     as_json: Json = False,

@@ -48,8 +48,9 @@ def measure_efficiency(
 ) -> list[dict[str, Any]]:
     """Return a row per model: one step (forward, backward, AdamW) in seconds, its peak memory, and where time goes.
 
-    All are timed in turns in this process and their memory is taken in processes of their own. ``double``: also with
-    twice the points, which shows how the time grows. Graphs and cells of the cloud are made before, as in training.
+    All are timed in turns in this process. Their memory is the median of as many processes, each its own, since it
+    differs by some 10 % from one to the next. ``double``: also with twice the points, which shows how the time grows.
+    Graphs and cells of the cloud are made before, as in training.
     """
     for name in models:
         find_variant(name)
@@ -61,7 +62,7 @@ def measure_efficiency(
     rows = []
     for name in models:
         say(f"memory and profile of {name}")
-        memory = peak_memory(prepare, name, shape, preset)
+        memory = torch.tensor([peak_memory(prepare, name, shape, preset) for _ in range(repeats)]).median().item()
         row: dict[str, Any] = {
             "model": name,
             "parameters": steps[name].parameters,

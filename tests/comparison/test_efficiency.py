@@ -1,9 +1,11 @@
 """The cost of a step: what is measured is a whole step, and the profile adds up."""
 
+import math
+
 import pytest
 import torch
 
-from ikno.comparison import KINDS, Shape, measure_efficiency
+from ikno.comparison import KINDS, Shape, efficiency, measure_efficiency
 from ikno.comparison.efficiency import disc, prepare, shares
 from ikno.errors import UserError
 from ikno.models import MODELS
@@ -25,6 +27,16 @@ def test_a_row_per_model() -> None:
         measure_efficiency(["fno"], SMALL)
     with pytest.raises(UserError, match="at least one model"):
         measure_efficiency([], SMALL)
+
+
+@pytest.mark.parametrize(("found", "memory"), [([90.0, 30.0, 40.0], 40.0), ([90.0, math.nan, 40.0], None)])
+def test_memory_is_the_median_of_several_processes(
+    found: list[float], memory: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(efficiency, "peak_memory", lambda *_: found.pop())
+    (row,) = measure_efficiency(["fno-dse"], SMALL, 3, "smoke")
+    assert row["memory"] == memory
+    assert not found
 
 
 @pytest.mark.parametrize("name", MODELS)
