@@ -2,7 +2,8 @@
 
 Generates the sets, trains what is not trained yet and writes docs/results/SET.md and SET.png. Hours on two cores. All
 runs are kept in --out: the command can be stopped, and several processes can share the work. The kernels of IKNO start
-with the scales that its variogram finds in the training samples (scales=auto).
+with the scales that its variogram finds in the training samples (scales=auto). With --quick: an IKNO with a step as
+cheap as those of the quickest systems, beside them.
 """
 
 from pathlib import Path
@@ -38,13 +39,16 @@ SETS = {
     "elasticity": ({}, 384, [256, 64, 64], {}, 0.15),
     "wave-layer": ({"points": 1024}, 160, [96, 32, 32], {"data.stride": 7, **STATES}, 0.5),
 }
+# An IKNO that comes close to the quickest systems in the time of a step.
+QUICK = {"d_model": 32, "num_heads": 2, "num_layers": 1, "grid_size": 8}
+QUICKEST = ("ikno-tp", "fno-dse", "geofno", "gino")
 EFFICIENT = ("ikno-tp", "gaot", "transolver", "ikno-dense")  # the paper's table
 PAIRS = 1024 * 28  # samples of an epoch of Wave-C-Sines
 RATES = (1.5e-3, 5e-3, 1.5e-2)
 EPOCHS, SEEDS = 12, 2
 
 
-def plan_of(name: str, out: Path) -> Plan:
+def plan_of(name: str, out: Path, quick: bool = False) -> Plan:
     """Return the comparison on a set, which is generated if it is not there yet."""
     options, samples, split, settings, target = SETS[name]
     file = out / f"{name}.nc"
@@ -52,8 +56,12 @@ def plan_of(name: str, out: Path) -> Plan:
         out.mkdir(parents=True, exist_ok=True)
         generate(Job(name, tuple(options.items()), samples, 0), file, 2)
     overrides = {"data.split": split, "scales": "auto", **settings}
-    budget = Budget(epochs=EPOCHS)
-    return Plan(str(file), MODELS, overrides, budget, ("adamw", "muon"), RATES, range(SEEDS), target)
+    models, optimizers = MODELS, ("adamw", "muon")
+    if quick:
+        models, optimizers = QUICKEST, ("muon",)
+        overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in MODELS}
+        overrides |= {f"ikno-tp.{k}": v for k, v in QUICK.items()}
+    return Plan(str(file), models, overrides, Budget(epochs=EPOCHS), optimizers, RATES, range(SEEDS), target)
 
 
 def efficiency_page() -> str:
@@ -72,6 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of all runs (default results)")
     parser.add_argument("--only", nargs="+", default=list(SETS), choices=list(SETS), help="these sets only")
     parser.add_argument("--efficiency", action="store_true", help="write docs/results/efficiency.md, and train nothing")
+    parser.add_argument("--quick", action="store_true", help="an IKNO that is cheap, beside the quickest systems")
     parser.add_argument("--costs", action="store_true", help="measure what a step of each costs, and train nothing")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -80,16 +89,18 @@ def main() -> None:
     if args.efficiency:
         (pages / "efficiency.md").write_text(efficiency_page())
         return
-    plans = {name: plan_of(name, args.out) for name in args.only}
+    option, suffix = (" --quick", "-quick") if args.quick else ("", "")
+    plans = {name: plan_of(name, args.out, args.quick) for name in args.only}
     for name, plan in plans.items():
+        title = name + suffix
         if args.costs:
-            cost_of(plan, args.out / name, print)
+            cost_of(plan, args.out / title, print)
             continue
-        result, runs = compare(plan, args.out / name, _show, print)
-        plot_comparison(runs, pages / f"{name}.png")
-        text = markdown(result)
-        page = f"# {name}\n\nMade by `python -m benchmarks.results --only {name}`.\n\n{text}\n![errors]({name}.png)\n"
-        (pages / f"{name}.md").write_text(page)
+        result, runs = compare(plan, args.out / title, _show, print)
+        plot_comparison(runs, pages / f"{title}.png")
+        text, made_by = markdown(result), f"python -m benchmarks.results{option} --only {name}"
+        page = f"# {title}\n\nMade by `{made_by}`.\n\n{text}\n![errors]({title}.png)\n"
+        (pages / f"{title}.md").write_text(page)
         print(text)
 
 
