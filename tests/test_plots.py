@@ -619,3 +619,10 @@ def test_errors_of_several_models(tmp_path: Path) -> None:
     assert panels[1].title == f"good: {percent(0.01 / share)}"
     with pytest.raises(UserError, match="no model to draw"):
         plot_errors_of({}, tmp_path / "none.png")
+
+
+def test_a_last_row_that_goes_on_has_no_color_bar_of_its_own(tmp_path: Path, figures: list[Any]) -> None:
+    plot_errors_of({f"model {k}": predicted() for k in range(6)}, tmp_path / "errors.png", columns=3)
+    bars = [axis for axis in figures[0].axes if axis.get_label() == "<colorbar>"]
+    assert len(panels(figures[0])) == 9  # three rows, the last with one
+    assert len(bars) == 3  # the truth, the errors beside it, those of the second row

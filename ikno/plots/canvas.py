@@ -200,15 +200,16 @@ def table(rows: Sequence[Row]) -> tuple[Any, list[tuple[Any, Any, Row]]]:
     size = (3.0 / max(first.aspect, 1) * columns + 0.5, (2.7 * min(first.aspect, 1) + 0.15) * len(rows) + 0.6)
     options = {"squeeze": False, "layout": "constrained", "subplot_kw": {"projection": first.projection}}
     figure, axes = plt.subplots(len(rows), columns, figsize=size, **options)
-    cells = []
+    cells, above = [], None
     for line, row in zip(axes, rows, strict=True):
         for axis in line[len(row.panels) :]:
             axis.set_axis_off()
         drawn = [row.canvas.draw(a, p.values, p.scale) for a, p in zip(line, row.panels, strict=False)]
-        # Neighbors with one scale share a color bar; curves have none.
-        for _, group in groupby(zip(row.panels, line, drawn, strict=False), lambda cell: cell[0].scale):
+        # Neighbors with one scale share a color bar; curves have none, nor has a last row that only goes on.
+        for used, group in groupby(zip(row.panels, line, drawn, strict=False), lambda cell: cell[0].scale):
             panels, members, shown = zip(*group, strict=True)
-            if isinstance(shown[0], ScalarMappable):
+            goes_on = used == above and len(row.panels) < columns
+            if isinstance(shown[0], ScalarMappable) and not goes_on:
                 figure.colorbar(shown[0], ax=members, shrink=0.8, label=panels[0].name)
         for axis, panel in zip(line, row.panels, strict=False):
             axis.set_title(panel.title, fontsize=10)
@@ -217,6 +218,7 @@ def table(rows: Sequence[Row]) -> tuple[Any, list[tuple[Any, Any, Row]]]:
         else:
             line[0].set_ylabel(row.label)
         cells += [(a, d, row) for a, d in zip(line, drawn, strict=False)]
+        above = row.panels[-1].scale
     return figure, cells
 
 
