@@ -107,22 +107,29 @@ def compare(
 ) -> tuple[dict[str, Any], dict[str, Run]]:
     """Return the table as plain numbers, best first, and of each model the run with the better optimizer, first seed.
 
-    All runs are kept in ``out``: the same call after an interruption goes on, and cells that another process is
-    training are left to it. The table is written to ``table.json`` there.
+    All runs are kept in ``out``: the same call after an interruption goes on. Several processes can share the work:
+    cells that another is training are left to it, and looked at once more in the end. The table is written to
+    ``table.json`` there.
     """
     rows, problem = _rows(plan)
     able = [r for r in rows if r.config is not None]
     found = _costs(able, problem, out, say)
-    count = len(able) * (len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0))
+    each = len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0)
     number = 0
-    for row in able:
+    # What another process is training is left to it, and looked at once more in the end: two that meet in a row, each
+    # at a trial that the other needs, would both leave it.
+    turns = [(i, row, last) for last in (False, True) for i, row in enumerate(able)]
+    for i, row, last in turns:
+        if last and not row.busy:
+            continue
+        row.busy, number = False, i * each
         row.cost = found[row.label]
         config = _with_budget(_config(row), plan.budget, row.cost, problem)
 
         def make(config: Config, row: Row = row) -> Measured | None:
             nonlocal number
             number += 1
-            label = f"{row.label}, seed {config.seed}"
+            label, count = f"{row.label}, seed {config.seed}", len(able) * each
             try:
                 return measured(Cell(config, problem.digest(), out), lambda r: show(Shown(number, count, label, r)))
             except BusyError:
@@ -135,7 +142,6 @@ def compare(
 
         config = _best_rate(config, plan.rates, make)
         if row.busy:  # without its trial the best rate is not known
-            number += len(plan.seeds)
             continue
         made = [make(config.model_copy(update={"seed": s})) for s in plan.seeds]
         row.found = tuple(m for m in made if m is not None)

@@ -4,13 +4,14 @@ import json
 import math
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ikno.comparison import Budget, Cell, Cost, Plan, cells_of, compare, cost_of, markdown, measured
+from ikno.comparison import Budget, Cell, Cost, Plan, Shown, cells_of, compare, cost_of, markdown, measured
 from ikno.comparison import cells as cells_module
 from ikno.comparison import costs as costs_module
 from ikno.config import make_config
@@ -196,6 +197,31 @@ def test_cells_of_another_process_are_left_to_it(card: str, tmp_path: Path) -> N
     assert list(runs) == ["fno-dse"]
     assert any("another process" in text for text in said)
     assert result["rows"][1]["error"] is None
+
+
+@pytest.mark.parametrize("rates", [(), (1e-3, 1e-2)])
+def test_cells_that_another_process_gives_up_are_made_in_the_end(
+    rates: tuple[float, ...], card: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    numbers: list[tuple[int, int]] = []
+    asked, out = plan(card, rates=rates), tmp_path / "out"
+    compare(asked, tmp_path / "other")
+    other = Run.open(min((tmp_path / "other").glob("ikno-tp-*")))
+    run = Run.create(out / other.path.name, other.config, other.card, other.signature)
+    with ExitStack() as stack:
+        stack.enter_context(run.locked())
+
+        def show(shown: Shown) -> None:
+            numbers.append((shown.number, shown.count))
+            if shown.label.startswith("fno-dse"):
+                stack.close()
+
+        result, runs = compare(asked, out, show, said.append)
+    assert any("another process" in text for text in said)
+    assert set(runs) == {"ikno-tp", "fno-dse"}
+    assert all(row["error"] is not None for row in result["rows"])
+    assert all(1 <= number <= count for number, count in numbers)
 
 
 def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_path: Path) -> None:
