@@ -2,8 +2,8 @@
 
 Generates the sets, trains what is not trained yet and writes docs/results/SET.md and SET.png. Hours on two cores. All
 runs are kept in --out: the command can be stopped, and several processes can share the work. The kernels of IKNO start
-with the scales that its variogram finds in the training samples (scales=auto). With --quick: an IKNO with a step as
-cheap as those of the quickest systems, beside them.
+with the scales that its variogram finds in the training samples (scales=auto). With --quick: a small IKNO with a cheap
+step beside the quickest systems.
 """
 
 from pathlib import Path
