@@ -1,11 +1,11 @@
 """Sums between points and grid, forward + backward (values and kernel parameters): cell-local against chunked dense.
 
 Times are CPU seconds with one thread, both forms in turns in one run. Sorting the points into cells is done before and
-has its own column. Errors are against the dense form in float64: of the results, and of the gradients (the worse of
+has its own column (with the weights of the interpolation). Errors are against the dense form in float64: of the results, and of the gradients (the worse of
 values and kernel parameters). In the 3-D case errors are taken on a part of the points.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from benchmarks import measure
 from ikno import cost
-from ikno.linalg import Cloud, Grid, contraction, grid_to_points, locate, points_to_grid
-from ikno.linalg.contraction import Local
+from ikno.linalg import Cloud, Grid, Interpolation, Local, contraction, grid_to_points, locate, points_to_grid
 from ikno.models import BaseKernel
 
 SLICE = 20  # without --full, dense runs on one of so many points where the cloud is large
@@ -54,29 +53,27 @@ def prepare(case: Case, direction: str, method: str, part: int = 1, dtype: torch
     """Return a call that gives results and gradients; ``part`` > 1 keeps one of so many points."""
     grid = Grid((case.size,) * case.dim, (-1.0,) * case.dim, (1.0,) * case.dim)
     cloud = locate(sample_points(case.cloud, case.points, case.dim)[:, ::part].to(dtype), grid)
-    _ = cloud.blocks
     kernels = [BaseKernel(case.dim, scale_l1=s, scale_l2=s).to(dtype) for s in case.scales]
+    if method == "local":
+        form = contraction(kernels, cloud, method)
+        assert isinstance(form, Local)
+        Interpolation.of(cloud, form.nodes)
     draw = torch.Generator().manual_seed(1)
     at_points = torch.randn(1, case.points, case.width, generator=draw)[:, ::part].to(dtype)
-    on_grid = [torch.randn(1, *grid.size, case.width, generator=draw).to(dtype) for _ in kernels]
+    on_grid = torch.randn(1, len(kernels), *grid.size, case.width, generator=draw).to(dtype)
     if direction == "to grid":
-        return partial(_to_grid, at_points.requires_grad_(), cloud, kernels, method, on_grid)
-    cotangents = [at_points] * len(kernels)
-    return partial(_to_points, [g.requires_grad_() for g in on_grid], cloud, kernels, method, cotangents)
+        return partial(_with_gradients, points_to_grid, at_points.requires_grad_(), cloud, kernels, method, on_grid)
+    cotangent = at_points[:, :, None].expand(-1, -1, len(kernels), -1)
+    return partial(_with_gradients, grid_to_points, on_grid.requires_grad_(), cloud, kernels, method, cotangent)
 
 
-def _to_grid(values: Tensor, cloud: Cloud, kernels: list[BaseKernel], method: str, cotangents: Sequence[Tensor]):
-    return _with_gradients(points_to_grid(values, cloud, kernels, method), [values], kernels, cotangents)
-
-
-def _to_points(grids: list[Tensor], cloud: Cloud, kernels: list[BaseKernel], method: str, cotangents: Sequence[Tensor]):
-    return _with_gradients(grid_to_points(grids, cloud, kernels, method), grids, kernels, cotangents)
-
-
-def _with_gradients(results, values: list[Tensor], kernels: list[BaseKernel], cotangents: Sequence[Tensor]):
+def _with_gradients(
+    function: Callable[..., Tensor], values: Tensor, cloud: Cloud, kernels: list[BaseKernel], method: str, c: Tensor
+):
+    result = function(values, cloud, kernels, method)
     parameters = [p for k in kernels for name, p in k.named_parameters() if name != "raw_alpha"]
-    gradients = torch.autograd.grad(results, [*values, *parameters], cotangents)
-    return [r.detach() for r in results], [*gradients[: len(values)], torch.cat(gradients[len(values) :])]
+    gradients = torch.autograd.grad(result, [values, *parameters], c)
+    return [result.detach()], [gradients[0], torch.cat(gradients[1:])]
 
 
 def errors(case: Case, direction: str) -> tuple[float, float]:
@@ -88,19 +85,24 @@ def errors(case: Case, direction: str) -> tuple[float, float]:
 
 
 def geometry_seconds(case: Case) -> float:
-    """Return the CPU seconds of locating a cloud and sorting it into blocks."""
+    """Return the CPU seconds of locating a cloud and making its interpolation."""
     grid = Grid((case.size,) * case.dim, (-1.0,) * case.dim, (1.0,) * case.dim)
     points = sample_points(case.cloud, case.points, case.dim)
-    return cost.interleaved({"locate": lambda: locate(points, grid).blocks}, 3)["locate"].cpu
+    nodes = _form(case).nodes
+    return cost.interleaved({"locate": lambda: Interpolation.of(locate(points, grid), nodes)}, 3)["locate"].cpu
 
 
 def nodes_per_cell(case: Case) -> str:
     """Return the interpolation nodes that the local form takes in each cell."""
+    return "x".join(map(str, _form(case).nodes))
+
+
+def _form(case: Case) -> Local:
     grid = Grid((case.size,) * case.dim, (-1.0,) * case.dim, (1.0,) * case.dim)
     kernels = [BaseKernel(case.dim, scale_l1=s, scale_l2=s) for s in case.scales]
     form = contraction(kernels, locate(torch.zeros(1, 1, case.dim), grid), "local")
     assert isinstance(form, Local)
-    return " ".join("x".join(map(str, n)) for n in dict.fromkeys(form.nodes))
+    return form
 
 
 def measured(case: Case, direction: str, peak: float, repeats: int, full: bool) -> dict[str, str | int | float]:

@@ -1,14 +1,22 @@
 """Pure tensor functions: Kronecker products, resolvents, and the contraction between points and a product grid."""
 
-from ikno.linalg.contraction import contraction, grid_to_points, points_to_grid
-from ikno.linalg.dense import Dense
+from ikno.linalg.contraction import (
+    Contraction,
+    Dense,
+    Kernel,
+    Local,
+    contraction,
+    grid_to_points,
+    node_coordinates,
+    points_to_grid,
+)
 from ikno.linalg.geometry import Cells, Cloud, Grid, Team, locate
-from ikno.linalg.interpolation import lagrange, lobatto, nodes_needed
+from ikno.linalg.interpolation import Interpolation
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
-from ikno.linalg.local import Local
+from ikno.linalg.polynomials import lagrange, lobatto, nodes_needed
 from ikno.linalg.resolvents import RESOLVENTS, Apply, Resolvent, dense, tensor_product, truncated, vanilla
 from ikno.linalg.series import Convergence, convergence, inverse_power, spectral_radius
-from ikno.linalg.sums import Contraction, Kernel
+from ikno.linalg.weights import density_weights
 
 __all__ = [
     "RESOLVENTS",
@@ -20,6 +28,7 @@ __all__ = [
     "Dense",
     "Factors",
     "Grid",
+    "Interpolation",
     "Kernel",
     "Local",
     "Resolvent",
@@ -27,6 +36,7 @@ __all__ = [
     "contraction",
     "convergence",
     "dense",
+    "density_weights",
     "grid_to_points",
     "inverse_power",
     "kron_apply",
@@ -34,6 +44,7 @@ __all__ = [
     "lagrange",
     "lobatto",
     "locate",
+    "node_coordinates",
     "nodes_needed",
     "points_to_grid",
     "spectral_radius",

@@ -1,87 +1,263 @@
-"""Sums between scattered points and the latent grid, K_GP V and K_PG V', by the form that costs less."""
+"""Sums between the points of a cloud and the latent grid, K_GP V and its transpose, in two forms.
 
-from collections.abc import Sequence
+Dense: the kernel matrix in chunks of points. Obvious, the oracle, and right for few points or very narrow kernels.
+
+Local: with W the interpolation from the nodes of the grid cells to the points (see ``Interpolation``),
+
+    K_GP ~= (T_1 (x) ... (x) T_d) W^T,   T_j = k_j(grid points, nodes).
+
+W depends on geometry alone and serves all kernels at once; the parameters of the kernels enter only through the small
+tables T_j. All derivatives are autograd's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Protocol, runtime_checkable
 
-from ikno.linalg.dense import Dense
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
 from ikno.linalg.geometry import Cells, Cloud, Grid
-from ikno.linalg.local import Local
-from ikno.linalg.sums import Contraction, Kernel, OnGrid, Values
+from ikno.linalg.interpolation import Interpolation, Nodes
+from ikno.linalg.kronecker import axis_apply
+from ikno.linalg.polynomials import lobatto
 
-# Numbers kept per channel: 4 GB in single precision at width 256.
-MAX_KEPT = 1 << 22
+MAX_NODES = 1 << 24  # of all cells together: more take too much memory, even for one channel at a time
+AT_A_TIME = 1 << 23  # node values that are worked on at a time, or those of 16 columns
+KEPT = 1 << 28  # node values that are kept for the backward pass; where there are more, they are computed again
+DENSE_CHUNK = 1 << 22  # entries of a kernel matrix at a time
+
+Values = Float[Tensor, "batch points width"]
+OnGrid = Float[Tensor, "batch kernels *grid width"]
+Branches = Float[Tensor, "batch points branches width"]
+Table = Float[Tensor, "kernels _ _"]
 
 
-def contraction(
-    kernels: Sequence[Kernel],
-    cloud: Cloud,
-    method: str = "auto",
-    tolerance: float = 1e-5,
-    summed: bool = False,
-) -> Contraction:
+@runtime_checkable
+class Kernel(Protocol):
+    """What a contraction asks of a kernel."""
+
+    def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
+        """Return k(x, y) for all points x and grid points y."""
+        ...
+
+    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+        """Return k_j(x, y) along one axis; only asked of kernels that are products over the axes."""
+        ...
+
+    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> Nodes | None:
+        """Return the nodes per cell and axis that meet the tolerance, None if no product or too many."""
+        ...
+
+
+class Contraction(ABC):
+    """Sums between one cloud and the grid for several kernels at once."""
+
+    @abstractmethod
+    def to_grid(self, values: Values) -> OnGrid:
+        """Return sum_i k(y, x_i) v_i on the grid for each kernel."""
+
+    @abstractmethod
+    def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
+        """Return sum_y k(x, y) g(y) at the points for each kernel and its own g; ``summed``: one sum over kernels."""
+
+
+@dataclass(frozen=True)
+class Dense(Contraction):
+    """At most ``chunk`` entries of a kernel matrix exist at a time; the backward pass forms them again."""
+
+    kernels: Sequence[Kernel]
+    cloud: Cloud
+    chunk: int = DENSE_CHUNK
+
+    def to_grid(self, values: Values) -> OnGrid:
+        mask = self.cloud.mask
+        x = _fold(values if mask is None else values.masked_fill(~mask[..., None], 0), self.cloud)
+
+        def add(total: Tensor, kernel: Kernel, points: Tensor, part: Tensor) -> Tensor:
+            return torch.baddbmm(total, part.mT, kernel.matrix(points, self.cloud.grid))
+
+        sums = []
+        for kernel in self.kernels:
+            total = x.new_zeros(x.shape[0], x.shape[2], self.cloud.grid.count)
+            for i in self._chunks():
+                total = _recomputed(add, total, kernel, self.cloud.points[:, i], x[:, i])
+            sums.append(total.mT)
+        return _unfold(torch.stack(sums, 1), values.shape[0]).unflatten(2, self.cloud.grid.size)
+
+    def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
+        x = _fold(grids, self.cloud).flatten(2, -2)
+
+        def product(kernel: Kernel, points: Tensor, g: Tensor) -> Tensor:
+            return kernel.matrix(points, self.cloud.grid) @ g
+
+        values = []
+        for q, kernel in enumerate(self.kernels):
+            parts = [_recomputed(product, kernel, self.cloud.points[:, i], x[:, q]) for i in self._chunks()]
+            values.append(torch.cat(parts, 1))
+        found = sum(values[1:], values[0])[:, :, None] if summed else torch.stack(values, 2)
+        if self.cloud.mask is not None:
+            found = found.masked_fill(~self.cloud.mask[..., None, None], 0)
+        return _unfold(found, grids.shape[0])
+
+    def _chunks(self) -> list[slice]:
+        clouds, points = self.cloud.shape[:2]
+        size = max(self.chunk // (self.cloud.grid.count * clouds), 1)
+        return [slice(i, min(i + size, points)) for i in range(0, points, size)]
+
+
+@dataclass(frozen=True)
+class Local(Contraction):
+    """Interpolation inside the cells of the grid, with ``nodes`` of them in each cell along each axis.
+
+    ``tables`` are k_j(grid points, nodes) of all kernels, one for each axis. Columns are channels, of all samples that
+    share a cloud; some of them are worked on at a time, which bounds the memory.
+    """
+
+    cloud: Cloud
+    nodes: Nodes
+    tables: tuple[Table, ...]
+
+    def to_grid(self, values: Values) -> OnGrid:
+        w = Interpolation.of(self.cloud, self.nodes)
+        x = _fold(values, self.cloud)
+        first = self.tables[0].flatten(0, 1)  # one product for all kernels
+
+        def sums(columns: Tensor, first: Tensor, *others: Tensor) -> Tensor:
+            y = axis_apply(first, w.to_nodes(columns), 1).unflatten(1, (-1, self.tables[0].shape[1]))
+            for j, table in enumerate(others, 3):
+                y = axis_apply(table, y, j)
+            return y
+
+        found = self._by_columns(sums, x, first, *self.tables[1:])
+        return _unfold(found, values.shape[0]).to(values.dtype)
+
+    def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
+        w = Interpolation.of(self.cloud, self.nodes)
+        x = _fold(grids, self.cloud)
+
+        def sampled(columns: Tensor, *tables: Tensor) -> Tensor:
+            y = columns
+            for j, table in reversed(list(enumerate(tables[1:], 3))):
+                y = axis_apply(table.mT, y, j)
+            if summed:  # over the kernels, in the product along the first axis
+                values = w.to_points(axis_apply(tables[0].flatten(0, 1).mT, y.flatten(1, 2), 1))
+                return values[:, :, None]
+            each = zip(tables[0], y.unbind(1), strict=True)
+            return torch.stack([w.to_points(axis_apply(table.mT, part, 1)) for table, part in each], 2)
+
+        found = self._by_columns(sampled, x, *self.tables)
+        return _unfold(found, grids.shape[0]).to(grids.dtype)
+
+    def _by_columns(self, function: Callable[..., Tensor], x: Tensor, *tables: Tensor) -> Tensor:
+        """Return the function of some columns at a time, computed again in the backward pass where they are many."""
+        assert self.cloud.cells is not None
+        nodes = self.cloud.shape[0] * prod(self.cloud.cells.node_counts(self.nodes))
+        dtype = torch.float64 if self.cloud.points.requires_grad else x.dtype
+        tables = tuple(t.to(dtype) for t in tables)
+        parts = x.split(max(AT_A_TIME // nodes, 16), -1)
+        again = nodes * x.shape[-1] > KEPT and torch.is_grad_enabled()
+        found = [
+            _recomputed(function, p.to(dtype), *tables) if again else function(p.to(dtype), *tables) for p in parts
+        ]
+        return torch.cat(found, -1) if len(found) > 1 else found[0]
+
+
+def contraction(kernels: Sequence[Kernel], cloud: Cloud, method: str = "auto", tolerance: float = 1e-5) -> Contraction:
     """Return the contraction for a cloud: ``dense``, ``local``, or with ``auto`` the one that costs less.
 
     ``tolerance`` bounds the error of ``local``, for values and all derivatives that the cloud asks for, as
     ``Kernel.nodes`` says.
     """
-    grid, cells = cloud.grid, cloud.cells
     if method not in ("auto", "dense", "local"):
         raise ValueError(f"the contraction is one of auto, dense, local; found {method!r}")
     if method == "dense":
-        return Dense(kernels, grid, summed)
-    slope = cloud.points.requires_grad
-    counts = [k.nodes(grid, tolerance, slope) for k in kernels]
+        return Dense(kernels, cloud)
+    nodes, reason = _nodes(kernels, cloud, tolerance)
+    if nodes is None and method == "local":
+        raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
+    if nodes is None or (method == "auto" and not _local_is_cheaper(cloud, nodes, len(kernels))):
+        return Dense(kernels, cloud)
+    axes = range(cloud.grid.dim)
+    return Local(cloud, nodes, tuple(_table(kernels, cloud, j, nodes[j]) for j in axes))
+
+
+def _nodes(kernels: Sequence[Kernel], cloud: Cloud, tolerance: float) -> tuple[Nodes | None, str]:
+    """Return the nodes of the most demanding kernel along each axis, or None and the reason."""
+    counts = [k.nodes(cloud.grid, tolerance, cloud.points.requires_grad) for k in kernels]
     known = [c for c in counts if c is not None]
-    reason = None
-    if cells is None:
-        reason = "points lie too far outside the grid"
-    elif len(known) < len(counts):
-        reason = "a kernel is no product or too narrow for the grid"
-    elif len(kernels) * _kept(cells, grid, known) > MAX_KEPT:
-        reason = "kernels this narrow need too many interpolation nodes"
-    if cells is None or reason is not None:
-        if method == "local":
-            raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
-        return Dense(kernels, grid, summed)
+    if cloud.cells is None:
+        return None, "points lie too far outside the grid"
+    if len(known) < len(counts):
+        return None, "a kernel is no product or too narrow for the grid"
     nodes = tuple(max(axis) for axis in zip(*known, strict=True))
-    points = cloud.points.shape[1] + cloud.elsewhere  # a team makes the choice that one process would make
-    local, dense = _local_cost(cells, grid, nodes, points, len(kernels)), _dense_cost(grid, points, len(kernels))
-    if method == "local" or local < dense:
-        return Local(kernels, grid, cells, tuple(known), slope, cloud.points.dtype, summed)
-    return Dense(kernels, grid, summed)
+    if prod(cloud.cells.node_counts(nodes)) > MAX_NODES:
+        return None, "kernels this narrow need too many interpolation nodes"
+    return nodes, ""
 
 
-def _kept(cells: Cells, grid: Grid, nodes: Sequence[tuple[int, ...]]) -> int:
-    """Return the numbers per kernel and channel that the local form keeps between points and grid."""
-    return grid.size[0] * max(prod(cells.node_counts(n)[1:]) for n in nodes)
-
-
-def _dense_cost(grid: Grid, points: int, kernels: int) -> float:
-    """Return the multiplications per sample and channel of the dense form."""
-    return float(kernels * grid.count * points)
-
-
-def _local_cost(cells: Cells, grid: Grid, nodes: tuple[int, ...], points: int, kernels: int) -> float:
-    """Return the same for the local form, with the measured prices of its small products in units of a large one's."""
-    sizes = list(cells.node_counts(nodes))
+def _local_is_cheaper(cloud: Cloud, nodes: Nodes, kernels: int) -> bool:
+    """Compare the multiplications per sample and channel, with measured prices of small products in units of large."""
+    assert cloud.cells is not None
+    grid, sizes = cloud.grid, list(cloud.cells.node_counts(nodes))
+    points = cloud.shape[1] + cloud.elsewhere  # a team makes the choice that one process would make
     tables = 0
     for j in range(grid.dim):
         tables += grid.size[j] * prod(sizes)
         sizes[j] = grid.size[j]
-    return 8.0 * prod(nodes) * points + 2.5 * kernels * tables
+    return 8.0 * prod(nodes) * points + 2.5 * kernels * tables < kernels * grid.count * points
+
+
+def _table(kernels: Sequence[Kernel], cloud: Cloud, axis: int, nodes: int) -> Table:
+    """Return k_j(grid points, nodes) of all kernels, formed in float64 since slopes amplify noise."""
+    assert cloud.cells is not None
+    y = node_coordinates(cloud.grid, cloud.cells, axis, nodes, cloud.points)
+    x = cloud.grid.axis(axis, y)
+    return torch.stack([k.factor(axis, x, y) for k in kernels])
+
+
+def node_coordinates(grid: Grid, cells: Cells, axis: int, nodes: int, like: Tensor) -> Float[Tensor, "nodes"]:
+    """Return the coordinates of all nodes along an axis, in float64."""
+    inside = torch.tensor(lobatto(nodes)[:-1], dtype=torch.float64, device=like.device)
+    first = torch.arange(cells.count[axis] + 1, dtype=torch.float64, device=like.device)
+    steps = (first[:, None] + inside).flatten()[: cells.count[axis] * (nodes - 1) + 1] + cells.first[axis]
+    return grid.origin(axis) + grid.spacing(axis) * steps
 
 
 def points_to_grid(
     values: Values, cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
-) -> tuple[OnGrid, ...]:
+) -> OnGrid:
     """Return sum_i k(y, x_i) v_i on the grid for each kernel: K_GP V_P."""
-    form = contraction(kernels, cloud, method, tolerance)
-    return form.collect(form.spread(values, cloud))
+    return contraction(kernels, cloud, method, tolerance).to_grid(values)
 
 
 def grid_to_points(
-    grids: Sequence[OnGrid], cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
-) -> tuple[Values, ...]:
+    grids: OnGrid, cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
+) -> Branches:
     """Return sum_y k(x, y) v(y) at the points of the cloud for each kernel and its own grid values: K_PG V_G."""
-    form = contraction(kernels, cloud, method, tolerance)
-    return form.sample(form.expand(grids, cloud), cloud).unbind(-2)
+    return contraction(kernels, cloud, method, tolerance).to_points(grids)
+
+
+def _fold(x: Float[Tensor, "batch *space width"], cloud: Cloud) -> Float[Tensor, "clouds *space columns"]:
+    """Put the samples that share a cloud beside each other, as one wide product."""
+    if cloud.shape[0] not in (1, x.shape[0]):
+        raise ValueError(f"{x.shape[0]} samples need one cloud or one each, found {cloud.shape[0]} clouds")
+    return x if cloud.shape[0] == x.shape[0] else x.movedim(0, -2).flatten(-2)[None]
+
+
+def _unfold(x: Float[Tensor, "clouds *space columns"], batch: int) -> Float[Tensor, "batch *space width"]:
+    """Undo ``_fold``."""
+    return x if x.shape[0] == batch else x[0].unflatten(-1, (batch, -1)).movedim(-2, 0)
+
+
+def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    """Return the function's value; what it needs for its gradient is computed again in the backward pass."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    found = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    assert isinstance(found, Tensor)
+    return found

@@ -1,13 +1,15 @@
 """The regular latent grid and clouds of points located in it: the work that depends on coordinates alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+T = TypeVar("T")
 
 # More cells than this along one axis means coordinates far outside the box: the chunked dense form serves those.
 _MAX_CELLS = 1 << 20
@@ -76,7 +78,7 @@ class Team(Protocol):
 
 @dataclass(frozen=True)
 class Cells:
-    """The range of cells that a cloud occupies: per axis the first one and a count. Cell 0 starts at grid point 0.
+    """The range of grid cells that a cloud occupies: per axis the first one and a count. Cell 0 starts at grid point 0.
 
     Points outside the box lie in cells that continue the grid; kernels are smooth there, so nothing else changes.
     """
@@ -90,123 +92,33 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Points sorted by cell and cut into blocks of equal size, each within one cell of one cloud.
-
-    ``source`` is the flat point of each slot, ``share`` its weight (1 for a whole point, 0 for an empty slot, which
-    names some point of the same cell; ``parted`` where points are cut into several) and ``cell`` the cell of each block
-    relative to the range, after its cloud. ``starts`` holds the first block of every row of cells along the first axis,
-    those of all clouds one after the other, and the end.
-    """
-
-    size: int
-    source: Int[Tensor, "slots"]
-    share: Float[Tensor, "slots"]
-    parted: bool
-    cell: Int[Tensor, "blocks columns"]
-    starts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
-    ``index`` says which points of a whole cloud a part of it holds. Keep it to avoid sorting again: blocks, parts and
-    density weights are made once, and models accept it wherever they accept points. With a ``team`` these are the
-    points of one process; ``elsewhere`` is how many the others have, and the range of cells is that of all.
+    ``kept`` holds what is made of the geometry once and used again: the interpolation (``Interpolation.of``) and the
+    density weights. Models accept a cloud wherever they accept points. With a ``team`` these are the points of one
+    process; ``elsewhere`` is how many the others have, and the range of cells is that of all.
     """
 
     points: Float[Tensor, "clouds points dim"]
     mask: Bool[Tensor, "clouds points"] | None
     grid: Grid
     cells: Cells | None
-    index: Int[Tensor, "clouds points"] | None = None
     team: Team | None = None
     elsewhere: int = 0
-    _parts: "dict[int, list[Cloud]]" = field(default_factory=dict, repr=False, compare=False)
-    density: list[Float[Tensor, "clouds points"]] = field(default_factory=list, repr=False, compare=False)
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def shape(self) -> torch.Size:
         return self.points.shape
 
-    def split(self, size: int) -> "list[Cloud]":
-        """Return parts of at most ``size`` points that share the range of cells.
-
-        Parts are neighbors in space, so that each needs few rows of cells; ``index`` says which points they hold.
-        """
-        if size >= self.points.shape[1]:
-            return [self]
-        if size not in self._parts:
-            self._parts[size] = [self._part(i) for i in self._order().split(size, 1)]
-        return self._parts[size]
-
-    def _part(self, index: Int[Tensor, "clouds part"]) -> "Cloud":
-        points = self.points.gather(1, index[..., None].expand(-1, -1, self.grid.dim))
-        mask = None if self.mask is None else self.mask.gather(1, index)
-        return Cloud(points, mask, self.grid, self.cells, index)
-
-    def _order(self) -> Int[Tensor, "clouds points"]:
-        """Return the points of each cloud by cell along the first axis, then the second, and so on."""
-        clouds, n, d = self.points.shape
-        if self.cells is None:
-            return torch.arange(n, device=self.points.device).expand(clouds, n)
-        key = torch.zeros(clouds, n, dtype=torch.long, device=self.points.device)
-        for j in range(d):
-            cell = _locate(self.points.detach()[..., j], self.grid, j)[0] - self.cells.first[j]
-            key = key * self.cells.count[j] + cell.clamp(0, self.cells.count[j] - 1)
-        return torch.argsort(key, dim=1, stable=True)
-
-    def offsets(self, axis: int, source: Int[Tensor, "slots"], cell: Int[Tensor, "slots"]) -> Float[Tensor, "slots"]:
-        """Return t = (x - left end) / width of the given points in the given cells; differentiable in the points."""
-        assert self.cells is not None
-        # The slopes of high polynomials need the digits; values do not.
-        dtype = torch.float64 if self.points.requires_grad else self.points.dtype
-        left = self.grid.origin(axis) + self.grid.spacing(axis) * (cell + self.cells.first[axis]).to(dtype)
-        x = self.points.reshape(-1, self.points.shape[2])[:, axis].index_select(0, source).to(dtype)
-        return (x - left) / self.grid.spacing(axis)
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        """Sort the points into cells and cut the cells into blocks."""
-        assert self.cells is not None
-        clouds, n, d = self.points.shape
-        points = self.points.detach()
-        source = torch.arange(clouds * n, device=points.device)
-        if self.mask is not None:
-            source = source[self.mask.reshape(-1)]
-        share = torch.ones(len(source), dtype=points.dtype, device=points.device)
-        located = [_locate(points[..., j], self.grid, j) for j in range(d)]
-        columns = [source // n] + [c.reshape(-1)[source] - self.cells.first[j] for j, (c, _) in enumerate(located)]
-        for j, (_, on_line) in enumerate(located):
-            last = self.cells.count[j] - 1
-            if not self.points.requires_grad:
-                columns[1 + j] = columns[1 + j].clamp(0, last)
-                continue
-            # Where coordinates are differentiated, a point on a grid line is two half points, one in each adjacent
-            # cell: its gradient is the mean of both sides, as that of |x - y| at 0 is 0.
-            twin = torch.nonzero(on_line.reshape(-1)[source]).squeeze(1)
-            share = share.index_copy(0, twin, share[twin] / 2)
-            columns = [torch.cat([c, c[twin] - int(i == 1 + j)]) for i, c in enumerate(columns)]
-            source, share = torch.cat([source, source[twin]]), torch.cat([share, share[twin]])
-        key = columns[0]
-        for c, count in zip(columns[1:], self.cells.count, strict=True):
-            key = key * count + c
-        order = torch.argsort(key, stable=True)
-        _, counts = torch.unique_consecutive(key[order], return_counts=True)
-        size = _block_size(counts)
-        per_cell = (counts + size - 1) // size
-        first_block = per_cell.cumsum(0) - per_cell
-        rank = torch.arange(len(order), device=key.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        slot = first_block.repeat_interleave(counts) * size + rank
-        total = int(per_cell.sum())
-        starts = (counts.cumsum(0) - counts).repeat_interleave(per_cell)
-        slots = source[order][starts].repeat_interleave(size).index_copy_(0, slot, source[order])
-        shares = torch.zeros(total * size, dtype=share.dtype, device=key.device).index_copy_(0, slot, share[order])
-        cell = torch.stack([c[order][starts] for c in columns], 1)
-        row = cell[:, 0] * self.cells.count[0] + cell[:, 1]
-        ends = torch.bincount(row, minlength=clouds * self.cells.count[0]).cumsum(0)
-        return Blocks(size, slots, shares, self.points.requires_grad, cell, (0, *ends.tolist()))
+    def keep(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what ``make`` makes, which is kept unless coordinates are differentiated: one backward pass each."""
+        if self.points.requires_grad:
+            return make()
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
 
 def locate(
@@ -235,19 +147,18 @@ def locate(
             raise ValueError(f"coordinate {j} of the points has NaN or infinite values; coordinates must be finite")
         ends = [(x - grid.origin(j)) / grid.spacing(j) for x in (low[j], high[j])]
         if max(abs(e) for e in ends) > _MAX_CELLS:
-            return Cloud(points, mask, grid, None, None, team, elsewhere)
-        tensor = torch.tensor([low[j], high[j]], dtype=points.dtype)
-        cells, on_line = _locate(tensor, grid, j)
-        # A grid line at either end needs the cell beyond it only where both sides are wanted (see Cloud.blocks).
+            return Cloud(points, mask, grid, None, team, elsewhere)
+        cells, on_line = cell_of(torch.tensor([low[j], high[j]], dtype=points.dtype), grid, j)
+        # A grid line at either end needs the cell beyond it only where both sides are wanted (see Interpolation).
         both_sides = points.requires_grad
         start = int(cells[0]) - int(both_sides and bool(on_line[0]))
         stop = int(cells[1]) + int(both_sides or not bool(on_line[1]))
         first.append(start)
         count.append(max(stop - start, 1))
-    return Cloud(points, mask, grid, Cells(tuple(first), tuple(count)), None, team, elsewhere)
+    return Cloud(points, mask, grid, Cells(tuple(first), tuple(count)), team, elsewhere)
 
 
-def _locate(
+def cell_of(
     x: Float[Tensor, "*points"], grid: Grid, axis: int
 ) -> tuple[Int[Tensor, "*points"], Bool[Tensor, "*points"]]:
     """Return the cell of each coordinate (a grid line belongs to the cell on its right) and whether it is on a line.
@@ -261,10 +172,3 @@ def _locate(
     last = len(lines) - 1
     cell = torch.where(x >= lines[-1], cell.clamp(min=last), torch.where(x < lines[0], cell.clamp(max=-1), inside))
     return cell, x == lines[inside.clamp(0, last)]
-
-
-def _block_size(counts: Int[Tensor, "cells"]) -> int:
-    """Return the block size with the least work: slots to multiply plus a fixed price per block for scattering it."""
-    price = 12
-    sizes = (4, 8, 16, 32, 64, 128)
-    return min(sizes, key=lambda s: int(((counts + s - 1) // s).sum()) * (s + price))

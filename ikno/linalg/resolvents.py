@@ -78,10 +78,10 @@ class _SymmetricSolve(torch.autograd.Function):
         return dv, dalpha, None, None, *dfactors
 
 
-def tensor_product(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
+def tensor_product(factors: Factors, alpha: Float[Tensor, "*stack"] | float) -> Apply:
     """Return ``v -> (I - alpha K_1)^-1 (x) ... (x) (I - alpha K_d)^-1 v`` from one small inverse per axis.
 
-    Paper: IKNOTP, TPinv.
+    Stacks of factors with one alpha each act on v of shape [batch, stack, *grid, width]. Paper: IKNOTP, TPinv.
     """
     alpha = _as_tensor(alpha, factors)
     inverses = [_inverse(k, alpha) for k in factors]
@@ -124,13 +124,13 @@ RESOLVENTS: dict[str, Callable[..., Apply]] = {
 }
 
 
-def _inverse(k: Float[Tensor, "n n"], alpha: Float[Tensor, ""]) -> Float[Tensor, "n n"]:
+def _inverse(k: Float[Tensor, "*stack n n"], alpha: Float[Tensor, "*stack"]) -> Float[Tensor, "*stack n n"]:
     """Return (I - alpha K)^-1 in float64; autograd's own backward of an inverse is exact and needs no eigenvectors."""
-    matrix = torch.eye(k.shape[0], dtype=torch.float64, device=k.device) - alpha.double() * k.double()
+    matrix = torch.eye(k.shape[-1], dtype=torch.float64, device=k.device) - alpha.double()[..., None, None] * k.double()
     inverse, _ = torch.linalg.inv_ex(matrix)
     with torch.no_grad():
-        smallest = 1 / torch.linalg.matrix_norm(inverse)  # at most the smallest |1 - alpha lambda|
-        _check_regular(smallest, torch.linalg.matrix_norm(matrix), k.dtype)
+        smallest = 1 / torch.linalg.matrix_norm(inverse).amax()  # at most the smallest |1 - alpha lambda|
+        _check_regular(smallest, torch.linalg.matrix_norm(matrix).amax(), k.dtype)
     return inverse
 
 
@@ -144,7 +144,7 @@ def _check_regular(smallest: Float[Tensor, ""], largest: Float[Tensor, ""], dtyp
         )
 
 
-def _as_tensor(alpha: Float[Tensor, ""] | float, factors: Factors) -> Float[Tensor, ""]:
+def _as_tensor(alpha: Float[Tensor, "*stack"] | float, factors: Factors) -> Float[Tensor, "*stack"]:
     return torch.as_tensor(
         alpha, dtype=None if isinstance(alpha, Tensor) else factors[0].dtype, device=factors[0].device
     )

@@ -3,6 +3,7 @@
 V_G  = K_inf K_GP V_P,   V'_G = TransformerEncoder(V_G),   u(x) = MLP_head(k(x)^T K_inf V'_G)
 """
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Annotated, Literal
@@ -15,8 +16,16 @@ from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.errors import UserError
-from ikno.linalg import RESOLVENTS, Cloud, Contraction, Grid, Team, contraction, locate
-from ikno.linalg.weights import density_weights
+from ikno.linalg import (
+    RESOLVENTS,
+    Cloud,
+    Contraction,
+    Grid,
+    Team,
+    contraction,
+    density_weights,
+    locate,
+)
 from ikno.models.kernels import BaseKernel, LinearWindow
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, grid_rotation, recompute
 
@@ -170,50 +179,39 @@ class IKNO(nn.Module):
     def decode(
         self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
     ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, ``point_chunk`` of them at a time."""
-        cloud = self.locate(queries)
-        form = self._contraction(cloud, summed=self._fuses_on_grid)
+        """Return the values at the queries."""
+        form = self._contraction(self.locate(queries))
         with torch.autocast(state.device.type, enabled=False):
-            grids = self._resolve(state.to(self._dtype), self.settings.decoder_resolvent)
+            state = state.to(self._dtype)[:, None].expand(-1, len(self.kernels), *state.shape[1:])
+            grids = self._resolve(state, self.settings.decoder_resolvent)
             if self._fuses_on_grid:
-                weights = self._decoder_mlp.first.weight.split(self.settings.d_model, 1)
-                grids = tuple(g @ w.mT for g, w in zip(grids, weights, strict=True))
-            expanded = form.expand(grids, cloud)
-            to_head = _composed(self._decoder_mlp.last, self.head.first)
-        read = partial(self._read, form, expanded, to_head)
-        parts = cloud.split(self.settings.point_chunk)
-        values = torch.cat([self._chunked(read, part) for part in parts], 1)
-        if len(parts) == 1:
-            return values
-        order = torch.cat([i for part in parts if (i := part.index) is not None], 1)
-        return _taken(values, torch.argsort(order, 1))
+                weights = self._decoder_mlp.first.weight.unflatten(1, (len(self.kernels), -1))
+                grids = torch.einsum("bq...c,dqc->bq...d", grids, weights)
+            branches = form.to_points(grids, summed=self._fuses_on_grid).flatten(2)
+        read = partial(self._read, _composed(self._decoder_mlp.last, self.head.first))
+        return self._in_chunks(read, branches)
 
     def _to_latent(self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None) -> Tensor:
         """Return the fused latent features V_G before the transformer."""
+        inputs = self._inputs(features, cloud)
         if self.attention is not None:
-            tokens = self.embedding(self._inputs(features, cloud))
             everywhere = weights.expand(-1, cloud.shape[1])
-            mixed = self.attention(tokens, cloud.points, self.grid.points(cloud.points), everywhere, mask, cloud.team)
+            tokens, latent = self.embedding(inputs), self.grid.points(cloud.points)
+            mixed = self.attention(tokens, cloud.points, latent, everywhere, mask, cloud.team)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
-        form = self._contraction(cloud)
-        equal = weights.shape[1] == 1  # a factor on the grid, which is smaller than the cloud
-        total: tuple[Tensor, ...] = ()
-        for part in cloud.split(self.settings.point_chunk):
-            f, w = (x if part.index is None else _taken(x, part.index) for x in (features, weights.unsqueeze(-1)))
-            spread = self._chunked(partial(self._spread, form), f, part, None if equal else w)
-            if total:  # in place: these are the largest tensors of all
-                total = tuple(a.add_(b) for a, b in zip(total, spread, strict=True))
-            else:  # what is differentiated and changed in place must not be a view
-                total = spread if part is cloud or not torch.is_grad_enabled() else tuple(s.clone() for s in spread)
+        # Tokens are v = W h + b: the sums are taken of (h, 1), and (W, b) waits for the grid, which is smaller.
+        hidden = self._in_chunks(self.embedding.hidden, inputs)
         with torch.autocast(features.device.type, enabled=False):
-            grids = form.collect(total)
+            hidden = F.pad(hidden.to(self._dtype), (0, 1), value=1.0)
+            equal = weights.shape[1] == 1  # a factor on the grid
+            sums = self._contraction(cloud).to_grid(hidden if equal else hidden * weights[..., None])
             if equal:
-                grids = tuple(g * weights.view(-1, *(1,) * (self.dim + 1)) for g in grids)
-            resolved = torch.stack(self._resolve(grids, self.settings.resolvent), -2)
+                sums = sums * weights.view(-1, *(1,) * (self.dim + 2))
+            resolved = self._resolve(sums, self.settings.resolvent)
             if cloud.team is not None:  # all before is linear in the sums over points, so their parts may be added here
                 resolved = cloud.team.total(resolved)
         last = self.embedding.last
-        branches = F.linear(resolved, torch.cat([last.weight, last.bias[:, None]], 1))
+        branches = F.linear(resolved.movedim(1, -2), torch.cat([last.weight, last.bias[:, None]], 1))
         return self.encoder_fusion(branches.flatten(-2))
 
     def _inputs(self, features: Tensor, cloud: Cloud) -> Tensor:
@@ -221,31 +219,22 @@ class IKNO(nn.Module):
         psi = self.nerf(cloud.points).expand(features.shape[0], -1, -1)
         return torch.cat([psi, features.to(psi.dtype)], -1)
 
-    def _spread(self, form: Contraction, features: Tensor, cloud: Cloud, weights: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the sums over points of (h, 1), where v = W h + b: (W, b) can wait for the grid, which is smaller."""
-        hidden = self.embedding.hidden(self._inputs(features, cloud))
-        with torch.autocast(hidden.device.type, enabled=False):
-            hidden = F.pad(hidden.to(self._dtype), (0, 1), value=1.0)
-            return form.spread(hidden if weights is None else hidden * weights, cloud)
-
-    def _read(self, form: Contraction, expanded: tuple[Tensor, ...], to_head: Affine, cloud: Cloud) -> Tensor:
-        with torch.autocast(expanded[0].device.type, enabled=False):
-            branches = form.sample(expanded, cloud).flatten(-2)
+    def _read(self, to_head: Affine, branches: Tensor) -> Tensor:
+        """Return the values for what has arrived at the queries."""
         if self._fuses_on_grid:
             hidden = F.gelu(branches + self._decoder_mlp.first.bias)
         else:
             hidden = self._decoder_mlp.hidden(self.decoder_fusion[0](branches))
         return self.head.last(F.gelu(F.linear(hidden, *to_head)))
 
-    def _chunked(self, function, *arguments):
-        return (
-            recompute(function, *arguments)
-            if self.settings.checkpointing and torch.is_grad_enabled()
-            else function(*arguments)
-        )
+    def _in_chunks(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "batch points width"]) -> Tensor:
+        """Return a function of each point, ``point_chunk`` of them at a time, which bounds the memory."""
+        again = self.settings.checkpointing and torch.is_grad_enabled()
+        parts = [recompute(function, p) if again else function(p) for p in x.split(self.settings.point_chunk, 1)]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def _contraction(self, cloud: Cloud, summed: bool = False) -> Contraction:
-        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance, summed)
+    def _contraction(self, cloud: Cloud) -> Contraction:
+        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance)
 
     @property
     def _fuses_on_grid(self) -> bool:
@@ -261,17 +250,21 @@ class IKNO(nn.Module):
         assert isinstance(mlp, MLP)
         return mlp
 
-    def _resolve(self, values, name: ResolventName | None) -> tuple[Tensor, ...]:
-        """Apply each branch's resolvent to its own grid values, or to the one grid that all branches share."""
+    def _resolve(
+        self, v: Float[Tensor, "batch kernels *grid width"], name: ResolventName | None
+    ) -> Float[Tensor, "batch kernels *grid width"]:
+        """Apply the resolvent of each kernel to its own grid values."""
         name = name or self.settings.resolvent
+        factors = [k.factors(self.grid) for k in self.branches]
+        alphas = [k.alpha for k in self.branches]
+        by_factor = v.reshape(*v.shape[:2], *(k.shape[0] for k in factors[0]), v.shape[-1])
+        if name == "tensor_product":  # of all kernels at once
+            stacked = [torch.stack(axis) for axis in zip(*factors, strict=True)]
+            return RESOLVENTS[name](stacked, torch.stack(alphas))(by_factor).view(v.shape)
         resolvent = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
-        resolved = []
-        for q, kernel in enumerate(self.branches):
-            v = values[q] if isinstance(values, tuple) else values
-            factors = kernel.factors(self.grid)
-            by_factor = v.reshape(v.shape[0], *(k.shape[0] for k in factors), v.shape[-1])
-            resolved.append(resolvent(factors, kernel.alpha)(by_factor).view(v.shape))
-        return tuple(resolved)
+        pairs = zip(factors, alphas, strict=True)
+        resolved = [resolvent(k, alpha)(by_factor[:, q]) for q, (k, alpha) in enumerate(pairs)]
+        return torch.stack(resolved, 1).view(v.shape)
 
     def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
         """Return the weights of the sum over points, which add up to the number M of grid points, except for ``sum``.
@@ -333,15 +326,6 @@ def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
 def _composed(first: nn.Linear, second: nn.Linear) -> Affine:
     """Return weight and bias of the second map after the first: one product per point instead of two."""
     return second.weight @ first.weight, second.weight @ first.bias + second.bias
-
-
-def _taken(x: Float[Tensor, "batch points width"], index: Tensor) -> Float[Tensor, "batch part width"]:
-    """Return the rows of x with the given indices, the same for all samples or each its own; a single row is shared."""
-    if x.shape[1] == 1:
-        return x
-    if index.shape[0] == 1:
-        return x.index_select(1, index[0])
-    return x.expand(index.shape[0], -1, -1).gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _fusion(inputs: int, width: int, normalize: bool) -> nn.Sequential:

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from ikno.errors import UserError
-from ikno.linalg import Cells, Cloud, contraction
-from ikno.linalg.local import Local
+from ikno.linalg import Cells, Cloud, Local, contraction
 from ikno.memory import available_memory
 from ikno.models import IKNO
 from ikno.surrogate.surrogate import QUERIES
@@ -41,7 +40,7 @@ def _parts(model: IKNO, batch: int, points: int) -> _Parts:
     cells = Cells((0,) * grid.dim, tuple(max(n - 1, 1) for n in grid.size))
     cloud = Cloud(torch.zeros(1, 1, grid.dim).expand(1, points, grid.dim), None, grid, cells)
     form = contraction(model.branches, cloud, s.contraction, s.tolerance)
-    along = cells.node_counts(form.most_nodes) if isinstance(form, Local) else grid.size
+    along = cells.node_counts(form.nodes) if isinstance(form, Local) else grid.size
     features = model.nerf.width(grid.dim) + model.in_channels
     at_points = 2 * branches + 5 if s.normalize_branches else 6
     return _Parts(

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ikno.linalg import Dense, Grid, Local, contraction, grid_to_points, locate, points_to_grid
-from ikno.linalg.weights import density_weights
+from ikno.linalg import Dense, Grid, Local, contraction, density_weights, grid_to_points, locate, points_to_grid
 from ikno.models.kernels import BaseKernel, LinearWindow
 
 # Powers of two: grid coordinates are exact in both precisions, and so is which point lies on a line.
@@ -68,10 +67,10 @@ def oracle(kernels, grid):
 
 def package(kernels, grid, method, tolerance=1e-5, mask=None):
     def to_grid(v, x):
-        return points_to_grid(v, locate(x, grid, mask), kernels, method, tolerance)
+        return points_to_grid(v, locate(x, grid, mask), kernels, method, tolerance).unbind(1)
 
     def to_points(w, x):
-        return grid_to_points(w, locate(x, grid, mask), kernels, method, tolerance)
+        return grid_to_points(torch.stack(w, 1), locate(x, grid, mask), kernels, method, tolerance).unbind(2)
 
     return to_grid, to_points
 
@@ -234,7 +233,8 @@ def test_gradcheck_of_the_local_form(d):
 
     def both(x, v, w):
         cloud = locate(x, grid)
-        return *points_to_grid(v, cloud, kernels, "local", 1e-3), *grid_to_points([w], cloud, kernels, "local", 1e-3)
+        up = points_to_grid(v, cloud, kernels, "local", 1e-3)
+        return up, grid_to_points(w[:, None], cloud, kernels, "local", 1e-3)
 
     assert torch.autograd.gradcheck(both, inputs)
 
@@ -261,8 +261,8 @@ def test_dense_equals_explicit_loops(d, clouds):
     kernels = [*branches(d, 2.0), LinearWindow(radius=0.6)]
     x = draw("outside", grid, points=5, clouds=clouds)
     v, w = features(grid, 5, kernels=3)
-    cloud = locate(x, grid)
-    up, down = points_to_grid(v, cloud, kernels, "dense"), grid_to_points(w, cloud, kernels, "dense")
+    to_grid, to_points = package(kernels, grid, "dense")
+    up, down = to_grid(v, x), to_points(w, x)
 
     def base(kernel):
         c, beta, gamma = (p.tolist() for p in (kernel.c, kernel.beta, kernel.gamma))
@@ -289,54 +289,19 @@ def test_any_chunk_gives_the_same(chunk, clouds):
     grid, kernels = ODD, branches(2, 2.0)
     x = draw("outside", grid, points=12, clouds=clouds)
     v, w = features(grid, 12)
-    form = Dense(kernels, grid, chunk=chunk)
 
     def to_grid(v, x):
-        return form.collect(form.spread(v, locate(x, grid)))
+        return Dense(kernels, locate(x, grid), chunk).to_grid(v).unbind(1)
 
     def to_points(w, x):
-        cloud = locate(x, grid)
-        return form.sample(form.expand(w, cloud), cloud).unbind(-2)
+        return Dense(kernels, locate(x, grid), chunk).to_points(torch.stack(w, 1)).unbind(2)
 
     found = evaluate((to_grid, to_points), kernels, x, v, w, True)
     compare(found, evaluate(oracle(kernels, grid), kernels, x, v, w, True), 1e-12)
     rounded = branches(2, 2.0, torch.float32)
     x, v = x.float(), v.float()
-    whole, parts = (Dense(rounded, grid, chunk=c).spread(v, locate(x, grid)) for c in (1 << 40, chunk))
-    for a, b in zip(whole, parts, strict=True):
-        assert relative(b.detach(), a.detach()) < 1e-6
-
-
-def names(part):
-    assert part.index is not None
-    return part.index[0]
-
-
-@pytest.mark.parametrize("slope", [False, True])
-@pytest.mark.parametrize("size", [7, 29])
-@pytest.mark.parametrize("method", ["dense", "local"])
-def test_parts_of_a_cloud(method, size, slope):
-    """F7: the sums over parts add up, and parts hold the points that they name; gradients included."""
-    grid, kernels = GRIDS[2], branches(2, 2.0)
-    x = draw("lines", grid, points=30)
-    v, w = features(grid, 30)
-
-    def to_grid(v, x):
-        cloud = locate(x, grid)
-        form = contraction(kernels, cloud, method)
-        parts = [form.spread(v[:, names(part)], part) for part in cloud.split(size)]
-        return form.collect(tuple(torch.stack(p).sum(0) for p in zip(*parts, strict=True)))
-
-    def to_points(w, x):
-        cloud = locate(x, grid)
-        form = contraction(kernels, cloud, method)
-        expanded = form.expand(w, cloud)
-        parts = torch.cat([form.sample(expanded, part) for part in cloud.split(size)], 1)
-        order = torch.cat([names(part) for part in cloud.split(size)])
-        return parts[:, torch.argsort(order)].unbind(-2)
-
-    found = evaluate((to_grid, to_points), kernels, x, v, w, slope)
-    compare(found, evaluate(package(kernels, grid, method), kernels, x, v, w, slope), 1e-12)
+    whole, parts = (Dense(rounded, locate(x, grid), c).to_grid(v) for c in (1 << 40, chunk))
+    assert relative(parts.detach(), whole.detach()) < 1e-6
 
 
 @pytest.mark.parametrize("clouds", [1, 2])
@@ -351,9 +316,7 @@ def test_one_sum_over_all_kernels_at_the_points(d, method, slope, clouds):
     x, w = x.requires_grad_(slope), [g.requires_grad_() for g in w]
     found = []
     for summed in (True, False):
-        cloud = locate(x, grid)
-        form = contraction(kernels, cloud, method, summed=summed)
-        branches_at_points = form.sample(form.expand(w, cloud), cloud)
+        branches_at_points = contraction(kernels, locate(x, grid), method).to_points(torch.stack(w, 1), summed)
         assert branches_at_points.shape[2] == (1 if summed else len(kernels))
         y = branches_at_points.sum(2)
         grads = torch.autograd.grad(y, [*w, *parameters(kernels), *([x] if slope else [])], v)
@@ -619,8 +582,8 @@ def test_dense_forms_at_most_one_chunk(clouds):
     grid, kernel = ODD, Counting(2).double()
     x = draw("uniform", grid, points=50, clouds=clouds).requires_grad_()
     v, w = features(grid, 50, kernels=1)
-    form, cloud = Dense([kernel], grid, chunk=1000), locate(x, grid)
-    outputs = [*form.collect(form.spread(v, cloud)), *form.sample(form.expand(w, cloud), cloud).unbind(-2)]
+    form = Dense([kernel], locate(x, grid), 1000)
+    outputs = [form.to_grid(v), form.to_points(torch.stack(w, 1))]
     torch.stack([y.square().sum() for y in outputs]).sum().backward()
     assert 500 < kernel.largest <= 1000
 
@@ -638,10 +601,7 @@ def hats(x, grid):
 
 @pytest.mark.parametrize("kind", ["clustered", "lines", "outside"])
 @pytest.mark.parametrize("d", [1, 2, 3])
-@pytest.mark.parametrize("floats", [1, 1 << 22])
-def test_density_weights_equal_their_formula(monkeypatch, floats, d, kind):
-    """Also where a cloud has more nodes than are worked on at a time."""
-    monkeypatch.setattr("ikno.linalg.weights.FLOATS", floats)
+def test_density_weights_equal_their_formula(d, kind):
     grid = Grid((6, 4, 5)[:d], (0.0, -1.0, 2.0)[:d], (1.0, 1.0, 4.0)[:d])
     x = draw(kind, grid, clouds=2)
     mask = torch.ones(2, 60, dtype=torch.bool)
@@ -710,7 +670,7 @@ def test_density_weights_need_cells():
 
 def test_too_many_nodes_are_refused_or_avoided(monkeypatch):
     """What the local form would keep is bounded; auto takes the dense form instead."""
-    monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "MAX_KEPT", 1000)
+    monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "MAX_NODES", 1000)
     cloud = locate(draw("uniform", GRIDS[2], points=5000), GRIDS[2])
     kernels = branches(2, 1.0)
     assert isinstance(contraction(kernels, cloud), Dense)
@@ -723,10 +683,10 @@ def test_too_many_nodes_are_refused_or_avoided(monkeypatch):
 @pytest.mark.parametrize("slope", [False, True])
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("floats", [1, 400, 5000])
-def test_any_strips_give_the_same(monkeypatch, floats, d, slope, masked, clouds):
-    """F7: strips of one row and some columns, of several clouds, or everything at once; a masked sample too."""
+def test_any_number_of_columns_at_a_time_gives_the_same(monkeypatch, floats, d, slope, masked, clouds):
+    """F7: one column, some, or everything at once; a masked sample too."""
     grid = Grid((5, 4, 3)[:d], (0.0, -1.0, 2.0)[:d], (1.0, 0.5, 2.5)[:d])
-    kernels = [*branches(d, 0.5), *branches(d, 3.0)]  # runs of different nodes
+    kernels = [*branches(d, 0.5), *branches(d, 3.0)]
     x = draw("outside", grid, points=25, clouds=clouds)
     mask = None
     if masked:
@@ -743,6 +703,7 @@ def test_any_strips_give_the_same(monkeypatch, floats, d, slope, masked, clouds)
         return [*up, *down, *torch.autograd.grad(total, inputs, allow_unused=True)]
 
     whole = evaluated()
-    monkeypatch.setattr("ikno.linalg.local._floats", lambda _: floats)
+    monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "AT_A_TIME", floats)
+    monkeypatch.setattr(sys.modules["ikno.linalg.contraction"], "KEPT", floats)
     for a, b in zip(whole, evaluated(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-10)

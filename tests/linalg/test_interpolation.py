@@ -1,153 +1,239 @@
-import math
+"""W: which points are in which cells, and the sparse matrix against its definition."""
 
 import pytest
 import torch
 
-from ikno.linalg import lagrange, lobatto, nodes_needed
+from ikno.linalg import Grid, Interpolation, lagrange, lobatto, locate
 
-COUNTS = [2, 3, 4, 7, 12, 25, 40]
-
-
-def product_form(t, nodes):
-    """Return the Lagrange polynomials and their derivatives from the textbook products."""
-    m = len(nodes)
-    values = torch.ones(len(t), m, dtype=torch.float64)
-    slopes = torch.zeros(len(t), m, dtype=torch.float64)
-    for i in range(m):
-        for k in range(m):
-            if k != i:
-                values[:, i] *= (t - nodes[k]) / (nodes[i] - nodes[k])
-        for k in range(m):
-            if k != i:
-                term = torch.ones_like(t) / (nodes[i] - nodes[k])
-                for n in range(m):
-                    if n not in (i, k):
-                        term = term * (t - nodes[n]) / (nodes[i] - nodes[n])
-                slopes[:, i] += term
-    return values, slopes
-
-
-def some_points(count=50):
-    """Return random points of [0, 1] and both ends."""
-    t = torch.rand(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.cat([t, torch.tensor([0.0, 1.0], dtype=torch.float64)])
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_nodes(count):
-    """Both ends, symmetric, increasing, and the extrema of a Chebyshev polynomial."""
-    nodes = torch.tensor(lobatto(count), dtype=torch.float64)
-    assert nodes[0] == 0
-    assert nodes[-1] == 1
-    assert (nodes.diff() > 0).all()
-    torch.testing.assert_close(nodes, 1 - nodes.flip(0), rtol=0, atol=1e-15)
-    extrema = torch.cos((count - 1) * torch.acos((2 * nodes - 1).clamp(-1, 1)))
-    torch.testing.assert_close(extrema.abs(), torch.ones_like(extrema), rtol=0, atol=1e-6)
-
-
-def test_one_node_is_too_few():
-    with pytest.raises(ValueError, match="two ends"):
-        lobatto(1)
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_identity_at_the_nodes(count):
-    found = lagrange(torch.tensor(lobatto(count), dtype=torch.float64), count)
-    torch.testing.assert_close(found, torch.eye(count, dtype=torch.float64), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_rows_sum_to_one(count):
-    found = lagrange(some_points(), count)
-    assert found.shape == (52, count)
-    torch.testing.assert_close(found.sum(-1), torch.ones(52, dtype=torch.float64), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_polynomials_are_reproduced(count):
-    """Every degree below the number of nodes, and no higher one."""
-    t, nodes = some_points(), torch.tensor(lobatto(count), dtype=torch.float64)
-    basis = lagrange(t, count)
-    for degree in range(count):
-        torch.testing.assert_close(basis @ nodes**degree, t**degree, rtol=0, atol=1e-12)
-    if count < 8:
-        assert (basis @ nodes**count - t**count).abs().max() > 1e-6
-
-
-@pytest.mark.parametrize("count", COUNTS[:-1])
-def test_values_and_slopes_equal_the_product_form(count):
-    """At random points, at all nodes and at both ends."""
-    nodes = torch.tensor(lobatto(count), dtype=torch.float64)
-    t = torch.cat([some_points(20), nodes]).requires_grad_()
-    values = lagrange(t, count)
-    slopes = torch.stack([torch.autograd.grad(values[:, i].sum(), t, retain_graph=True)[0] for i in range(count)], 1)
-    expected, expected_slopes = product_form(t.detach(), lobatto(count))
-    torch.testing.assert_close(values.detach(), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(slopes, expected_slopes, rtol=1e-10, atol=1e-10 * count**2)
-
-
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_gradcheck(count):
-    t = torch.tensor([[0.0, 0.25, 1.0], [0.5, 0.9, lobatto(count)[1]]], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: lagrange(x, count), (t,))
-
-
-def test_single_precision():
-    t = some_points()
-    found = lagrange(t.float(), 8)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), lagrange(t, 8), rtol=0, atol=2e-6)
-
-
-PROFILES = {
-    "gaussian": (lambda s, u: torch.exp(-((s * u) ** 2)), lambda s, u: -2 * s**2 * u * torch.exp(-((s * u) ** 2))),
-    "laplace": (lambda s, u: torch.exp(-s * u), lambda s, u: -s * torch.exp(-s * u)),
+GRIDS = {
+    1: Grid((9,), (-1.0,), (1.0,)),
+    2: Grid((5, 8), (0.0, -0.3), (1.0, 0.4)),
+    3: Grid((4, 3, 6), (0.0, -1.0, 2.0), (1.0, 1.0, 2.7)),
 }
 
 
-def brute_errors(shape, scale, count):
-    """Return the errors of f and u f'(u), and of f'(u) at the worst position in a cell, over all cells in reach.
-
-    Root mean squares, each relative to that of the quantity itself.
-    """
-    f, df = PROFILES[shape]
-    cells = torch.arange(math.ceil(4 / scale) + 1, dtype=torch.float64)
-    t = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
-    nodes = torch.tensor(lobatto(count), dtype=torch.float64)
-    # Barycentric form with the known weights of these nodes.
-    weights = (-1.0) ** torch.arange(count, dtype=torch.float64)
-    weights[0], weights[-1] = weights[0] / 2, weights[-1] / 2
-    gaps = t[:, None] - nodes
-    terms = weights / gaps
-    basis = terms / terms.sum(1, keepdim=True)
-    common = terms.sum(1, keepdim=True)
-    slopes = basis * ((weights / gaps**2).sum(1, keepdim=True) / common - 1 / gaps)
-    u, v = t[:, None] + cells, nodes[:, None] + cells
-    exact = f(scale, u), u * df(scale, u), df(scale, u)
-    found = basis @ f(scale, v), basis @ (v * df(scale, v)), slopes @ f(scale, v)
-    rows = [(a - b).square().mean(1) / b.square().mean() for a, b in zip(found, exact, strict=True)]
-    return [math.sqrt(e) for e in (rows[0].mean(), rows[1].mean(), rows[2].max())]
+def lines(grid, axis):
+    """Return the grid coordinates along an axis, one by one."""
+    n, a, b = grid.size[axis], grid.lower[axis], grid.upper[axis]
+    if n == 1:
+        return [(a + b) / 2]
+    return [a + (b - a) * i / (n - 1) for i in range(n)]
 
 
-def asked(shape, scale, tolerance, slope):
-    return nodes_needed(lambda u: PROFILES[shape][0](scale, u), 4 / scale, tolerance, tolerance, slope)
+def draw(grid, kind="inside", clouds=1, points=40, seed=0, dtype=torch.float64):
+    """Return points inside the box, up to three box widths outside, or on grid lines along some axes or all."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.rand(clouds, points, grid.dim, generator=g, dtype=torch.float64)
+    if kind == "outside":
+        x = 7 * x - 3
+    low, high = (torch.tensor(b, dtype=torch.float64) for b in (grid.lower, grid.upper))
+    x = (low + (high - low) * x).to(dtype)
+    if kind == "lines":
+        for j in range(grid.dim):
+            y = grid.axis(j, x)
+            on = torch.rand(clouds, points, generator=g) < 0.6
+            x[..., j] = torch.where(on, y[torch.randint(len(y), (clouds, points), generator=g)], x[..., j])
+        x[:, 0], x[:, 1] = low.to(dtype), high.to(dtype)
+    return x
 
 
-@pytest.mark.parametrize("slope", [False, True])
-@pytest.mark.parametrize("tolerance", [1e-3, 1e-5, 1e-9])
-@pytest.mark.parametrize("shape", ["gaussian", "laplace"])
-def test_node_counts_keep_their_promise(shape, tolerance, slope):
-    """For scales per cell from .02 to 6; one node less would not do."""
-    for scale in torch.logspace(math.log10(0.02), math.log10(6), 9, dtype=torch.float64).tolist():
-        count = asked(shape, scale, tolerance, slope)
-        assert count is not None
-        used = slice(None) if slope else slice(2)
-        assert max(brute_errors(shape, scale, count)[used]) <= 1.02 * tolerance
-        if count > 2:
-            assert max(brute_errors(shape, scale, count - 1)[used]) > 0.6 * tolerance
+def slots(cloud):
+    """Yield (cloud, point, share, cells) of every slot, the cells counted from grid point 0."""
+    w, d = Interpolation.of(cloud, (2,) * cloud.grid.dim), cloud.grid.dim
+    n, counts = cloud.points.shape[1], w.node_counts
+    share = w.bases[0].detach().sum(2)  # polynomials sum to one
+    for block, corner in enumerate(w.corner.tolist()):
+        places = []
+        for count in reversed(counts):
+            corner, place = divmod(corner, count)
+            places.append(place)
+        for slot in range(w.source.shape[1]):
+            source = int(w.source[block, slot])
+            assert source // n == corner
+            cell = [places[d - 1 - j] + cloud.cells.first[j] for j in range(d)]
+            yield corner, source % n, round(float(share[block, slot]), 6), cell
 
 
-@pytest.mark.parametrize("shape", ["gaussian", "laplace"])
-@pytest.mark.parametrize(("scale", "tolerance"), [(1e3, 1e-5), (1e6, 1e-5), (1.0, 1e-19)])
-def test_hopeless_cases_have_no_count(shape, scale, tolerance):
-    assert asked(shape, scale, tolerance, False) is None
+def totals(cloud):
+    """Return the total share of every point."""
+    total = torch.zeros(cloud.points.shape[:2], dtype=torch.float64)
+    for owner, point, share, _ in slots(cloud):
+        total[owner, point] += share
+    return total
+
+
+def check_slots(cloud):
+    """Assert that every slot's point lies in the closed cell of its block and that this cell is in the range."""
+    grid = cloud.grid
+    x = cloud.points.detach()
+    eps = 8 * torch.finfo(x.dtype).eps
+    for owner, point, _, cell in slots(cloud):
+        for j, c in enumerate(cell):
+            assert cloud.cells.first[j] <= c < cloud.cells.first[j] + cloud.cells.count[j]
+            width, start = grid.spacing(j), lines(grid, j)[0]
+            at = float(x[owner, point, j])
+            slack = eps * (abs(at) + abs(start) + width)
+            assert start + c * width - slack <= at <= start + (c + 1) * width + slack
+
+
+def matrix(cloud, nodes):
+    """Return W entry by entry: the product of Lagrange polynomials at the nodes of the cell of each point."""
+    grid, d = cloud.grid, cloud.grid.dim
+    counts = cloud.cells.node_counts(nodes)
+    w = torch.zeros(cloud.shape[1], *counts, dtype=torch.float64)
+    for i, x in enumerate(cloud.points[0].tolist()):
+        entries = torch.ones((), dtype=torch.float64)
+        where = []
+        for j in range(d):
+            place = (x[j] - lines(grid, j)[0]) / grid.spacing(j)
+            cell = min(max(int(place // 1), cloud.cells.first[j]), cloud.cells.first[j] + cloud.cells.count[j] - 1)
+            t = torch.tensor(place - cell, dtype=torch.float64)
+            entries = entries[..., None] * lagrange(t, nodes[j])
+            first = (cell - cloud.cells.first[j]) * (nodes[j] - 1)
+            where.append(slice(first, first + nodes[j]))
+        w[(i, *where)] = entries
+    return w.flatten(1)
+
+
+@pytest.mark.parametrize("kind", ["inside", "outside", "lines"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_equals_its_definition(d, kind):
+    nodes = (3, 2, 4)[:d]
+    cloud = locate(draw(GRIDS[d], kind), GRIDS[d])
+    w, full = Interpolation.of(cloud, nodes), matrix(cloud, nodes)
+    g = torch.Generator().manual_seed(1)
+    v = torch.randn(1, 40, 3, generator=g, dtype=torch.float64)
+    f = torch.randn(1, *w.node_counts, 3, generator=g, dtype=torch.float64)
+    torch.testing.assert_close(w.to_nodes(v).flatten(1, -2)[0], full.mT @ v[0])
+    torch.testing.assert_close(w.to_points(f)[0], full @ f.flatten(1, -2)[0])
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_polynomials_are_reproduced_with_their_slopes(d):
+    """f(x) = x_1^2 + ... is exact with three nodes per axis, on grid lines too; W f has the slope 2 x."""
+    x = draw(GRIDS[d], "lines").requires_grad_()
+    cloud = locate(x, GRIDS[d])
+    w = Interpolation.of(cloud, (3,) * d)
+    axes = []
+    for j in range(d):
+        first, count = cloud.cells.first[j], cloud.cells.count[j]
+        steps = [c + t for c in range(first, first + count) for t in lobatto(3)[:-1]] + [first + count]
+        axes.append(torch.tensor([lines(GRIDS[d], j)[0] + GRIDS[d].spacing(j) * s for s in steps], dtype=torch.float64))
+    f = sum(y**2 for y in torch.meshgrid(*axes, indexing="ij"))[None, ..., None]
+    found = w.to_points(f)
+    torch.testing.assert_close(found[..., 0], (x**2).sum(-1))
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), x)[0], 2 * x.detach())
+
+
+def test_is_made_once_for_a_cloud():
+    cloud = locate(draw(GRIDS[2]), GRIDS[2])
+    assert Interpolation.of(cloud, (3, 3)) is Interpolation.of(cloud, (3, 3))
+    moving = locate(draw(GRIDS[2]).requires_grad_(), GRIDS[2])
+    assert Interpolation.of(moving, (3, 3)) is not Interpolation.of(moving, (3, 3))  # of one backward pass each
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("kind", ["inside", "outside", "lines"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_blocks_hold_every_point_once(d, kind, wanted, dtype):
+    """F4: with and without gradients of the coordinates, one cloud and several."""
+    for clouds in (1, 3):
+        cloud = locate(draw(GRIDS[d], kind, clouds, dtype=dtype).requires_grad_(wanted), GRIDS[d])
+        check_slots(cloud)
+        assert (totals(cloud) == 1).all()
+
+
+def test_axis_with_a_single_grid_point():
+    grid = Grid((3, 1, 2), (0.0, 2.0, 0.0), (1.0, 6.0, 1.0))
+    for wanted in (False, True):
+        cloud = locate(draw(grid, "lines").requires_grad_(wanted), grid)
+        check_slots(cloud)
+        assert (totals(cloud) == 1).all()
+
+
+def test_many_points_in_one_cell():
+    """Blocks of one cell hold more points than a block has slots."""
+    grid = GRIDS[2]
+    x = torch.cat([draw(grid, points=7), 0.01 + 0.001 * draw(grid, points=500)], 1)
+    cloud = locate(x, grid)
+    check_slots(cloud)
+    assert (totals(cloud) == 1).all()
+    assert Interpolation.of(cloud, (2, 2)).source.shape[1] < 500
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_points_on_lines_are_halves_where_coordinates_are_differentiated(d):
+    """F4: a point on k grid lines is 2^k equal parts in 2^k cells, otherwise whole."""
+    x = draw(GRIDS[d], "lines")
+    on = torch.stack([(x[0, :, j, None] == GRIDS[d].axis(j, x)).any(-1) for j in range(d)]).sum(0)
+    for wanted in (False, True):
+        cloud = locate(x.clone().requires_grad_(wanted), GRIDS[d])
+        parts = {}
+        for _, point, share, cell in slots(cloud):
+            if share:
+                parts.setdefault(point, []).append((share, tuple(cell)))
+        for point, found in parts.items():
+            count = 2 ** int(on[point]) if wanted else 1
+            assert [share for share, _ in found] == [1 / count] * count
+            assert len({cell for _, cell in found}) == count
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("kind", ["inside", "outside", "lines"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_masked_points_never_appear(d, kind, wanted):
+    x = draw(GRIDS[d], kind, clouds=3)
+    mask = torch.rand(3, 40, generator=torch.Generator().manual_seed(1)) < 0.5
+    mask[1] = True
+    mask[2] = False  # an empty sample
+    x[~mask] = 1e9
+    cloud = locate(x.requires_grad_(wanted), GRIDS[d], mask)
+    assert cloud.cells is not None  # what lies far away is not there
+    check_slots(cloud)
+    assert torch.equal(totals(cloud), mask.double())
+    for owner, point, _, _ in slots(cloud):
+        assert mask[owner, point]  # not even as the name of an empty slot
+
+
+@pytest.mark.parametrize("kind", ["inside", "outside", "lines"])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_range_is_tight(d, kind):
+    """No row of cells at either end of the range is empty, and no point is outside it."""
+    x = draw(GRIDS[d], kind)
+    cloud = locate(x, GRIDS[d])
+    cells = [cell for _, _, _, cell in slots(cloud)]
+    assert cloud.cells is not None
+    for j in range(d):
+        used = [c[j] for c in cells]
+        assert min(used) == cloud.cells.first[j]
+        assert max(used) == cloud.cells.first[j] + cloud.cells.count[j] - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_neighbors_of_a_line_are_on_their_own_side(dtype):
+    """The next number below a grid coordinate belongs to the cell before it, although rounding says otherwise."""
+    grid = Grid((8,), (0.1,), (0.7,))
+    y = grid.axis(0, torch.zeros((), dtype=dtype))
+    below = torch.nextafter(y, torch.full_like(y, -1))
+    cloud = locate(torch.cat([y, below])[None, :, None], grid)
+    found = {}
+    for _, point, share, (cell,) in slots(cloud):
+        if share:
+            found[point] = cell
+    assert [found[i] for i in range(7)] == list(range(7))
+    assert found[7] in (6, 7)  # the last line may close the range
+    assert [found[8 + i] for i in range(8)] == list(range(-1, 7))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_permuted_points_are_permuted_slots(wanted):
+    """F6: the same points with the same shares in the same cells."""
+    x = draw(GRIDS[2], "lines")
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(3))
+    a, b = (locate(y.clone().requires_grad_(wanted), GRIDS[2]) for y in (x, x[:, order]))
+    assert a.cells == b.cells
+    names = order.tolist()
+    first = sorted((point, share, cell) for _, point, share, cell in slots(a) if share)
+    second = sorted((names[point], share, cell) for _, point, share, cell in slots(b) if share)
+    assert first == second

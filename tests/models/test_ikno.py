@@ -228,9 +228,9 @@ def test_fusion_without_normalization_is_the_formula(contraction: str) -> None:
     model = small(normalize_branches=False, contraction=contraction)
     features, points = data()
     state = model.encode(features, points)
-    grids = model._resolve(state, None)
+    grids = model._resolve(state[:, None].expand(-1, 3, -1, -1, -1), None)
     at_points = grid_to_points(grids, model.locate(points), model.branches, "dense")
-    assert close(model.decode(state, points), model.head(model.decoder_fusion(torch.cat(at_points, -1))))
+    assert close(model.decode(state, points), model.head(model.decoder_fusion(at_points.flatten(2))))
 
 
 def test_finite_order_is_the_formula() -> None:
@@ -285,9 +285,7 @@ def test_refining_the_cloud_leaves_the_latent_features(rule: str, normalize: boo
             form = model._contraction(cloud)
             tokens = model.embedding(model._inputs(smooth(points[:, :n]), cloud))
             weights = model._weights(cloud, None, None)
-            branches.append(
-                torch.cat(model._resolve(form.collect(form.spread(tokens * weights[..., None], cloud)), None), -1)
-            )
+            branches.append(model._resolve(form.to_grid(tokens * weights[..., None]), None))
     for state in states[:2]:
         assert float((state - states[2]).norm() / states[2].norm()) < 0.05
     # Before any normalization: the features of encoder and grid have one unit, that of the tokens.
