@@ -28,6 +28,7 @@ from ikno.config import MOVABLE, Config, flattened, parse
 from ikno.data.catalog import Card
 from ikno.device import find_device
 from ikno.errors import UserError
+from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Signature, Surrogate
 
 FORMAT = 1
@@ -97,8 +98,13 @@ class Run:
         )
 
     def check_same(self, config: Config, card: Card) -> None:
-        """Raise unless config and card agree with those of the run in everything that decides the result."""
-        old, new = flattened(self.config.model_dump(mode="json")), flattened(config.model_dump(mode="json"))
+        """Raise unless config and card agree with those of the run in everything that decides the result.
+
+        Settings that the run does not know, since they came later, had their defaults in it.
+        """
+        old, new = (
+            flattened({**c.model_dump(mode="json"), "model": complete_model(c.model)}) for c in (self.config, config)
+        )
         changed = [k for k in {**old, **new} if k not in MOVABLE and old.get(k) != new.get(k)]
         if self.card.model_copy(update={"file": None}) != card.model_copy(update={"file": None}):
             changed.append("card")

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +25,12 @@ from ikno.surrogate import Surrogate
 from ikno.training.distributed import Group, group
 from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import check_room, complete, new_surrogate
+from ikno.training.prepare import as_older, check_room, complete, new_surrogate
+from ikno.training.progress import Progress, Report
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
     """Training was asked to stop (Ctrl-C or SIGTERM) and has saved its state: it can be resumed."""
-
-
-@dataclass
-class Progress:
-    """Where training stands; all of it is in the checkpoint.
-
-    ``records`` is the length of the log in bytes, ``data`` a digest of the data, which must be the same on resume.
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    loss: float = 0.0
-    samples: int = 0
-    bad: int = 0
-    skipped: int = 0
-    best: float | None = None
-    best_epoch: int = 0
-    records: int = 0
-    finished: bool = False
-    data: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a progress display may show after a step."""
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    validation: float | None
-    seconds_per_step: float
 
 
 def train(
@@ -79,15 +46,16 @@ def train(
     """
     with group(config.device, config.train.point_processes) as processes:
         problem = open_problem(config.data, config.seed)
-        config = complete(config, problem)
         path = Path(out)
         if resume:
             run = Run.open(path)
+            config = complete(as_older(config, run.config), problem)
             run.check_same(config, problem.card)
             goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
             surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
         else:
             goes_on = False
+            config = complete(config, problem)
             check_free(path)
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
@@ -307,13 +275,12 @@ class Training:
     def _restore(self) -> None:
         file = self.run.path / "last.safetensors"
         tensors, state = load(file, self._weights())
-        if set(state) != {f.name for f in fields(Progress)}:
-            raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
-        if state["data"] != self.problem.digest():
+        at = Progress.restored(state, file)
+        if at.data != self.problem.digest():
             raise UserError(f"{self.problem.path}: not the data that {self.run.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
-        self.at = Progress(**state)
+        self.at = at
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
             log = self.run.path / "log.jsonl"
             size = log.stat().st_size if log.exists() else 0

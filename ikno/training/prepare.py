@@ -34,6 +34,17 @@ def complete(config: Config, problem: Problem) -> Config:
     return config.model_copy(update={**filled, "model": model, "scales": "given"})
 
 
+def as_older(config: Config, older: Config) -> Config:
+    """Return the config with the defaults of those settings of the model that came after the older one was made.
+
+    The preset must not fill them: the model of the older run was built without.
+    """
+    if config.model["name"] != older.model["name"]:
+        return config
+    later = {k: v for k, v in complete_model(older.model).items() if k not in older.model}
+    return config.model_copy(update={"model": {**later, **config.model}})
+
+
 def new_surrogate(config: Config, problem: Problem) -> Surrogate:
     """Return an untrained surrogate with the statistics of the training samples."""
     mode = config.surrogate.mode or "direct"
