@@ -71,7 +71,8 @@ class TrainSettings(Settings):
 
     ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
     ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
-    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``.
+    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``. ``ema`` is the
+    decay of a moving average of the weights, with which validation and prediction work; None: with the weights.
     """
 
     epochs: PositiveInt | None = None
@@ -84,6 +85,7 @@ class TrainSettings(Settings):
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
     clip: PositiveFloat | None = 1.0
     loss: Literal["relative_l2", "mse"] = "relative_l2"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     patience: PositiveInt | None = None
     validate_every: PositiveInt = 1
     save_seconds: NonNegativeFloat = 60.0

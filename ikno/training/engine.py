@@ -22,6 +22,7 @@ from ikno.errors import UserError, require
 from ikno.memory import reused_memory
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
+from ikno.training.average import Average
 from ikno.training.distributed import Group, group
 from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
@@ -90,6 +91,8 @@ class Training:
         if self.settings.compile:
             _compile(self.surrogate.model)
         self.optimizers = make_optimizers(self.surrogate, self.settings)
+        decay = self.settings.ema
+        self.average = None if decay is None else Average(self.surrogate, decay)
         limit = self.config.data.memory_gb * 1e9
         part, parts = self.processes.part, self.processes.parts
         train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
@@ -187,12 +190,14 @@ class Training:
         return float(self.processes.total(total)), self._clip()
 
     def update(self) -> None:
-        """Move the weights along the gradients."""
+        """Move the weights along the gradients, and their average after them."""
         rate = learning_rate(self.settings, self.at.step, self.steps)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
                 parameters["lr"] = rate
             optimizer.step()
+        if self.average is not None:
+            self.average.update(self.at.step)
 
     def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
         device = self.processes.device
@@ -220,15 +225,8 @@ class Training:
         at, s = self.at, self.settings
         loss = at.loss / at.samples if at.samples else None
         done = at.epoch + 1
-        validation = None
-        if len(self.validation) and (done % s.validate_every == 0 or done in (self.epochs, self.last)):
-            found = self.validate(self.validation)
-            validation = self.validated = found if np.isfinite(found) else None
-        score = validation if len(self.validation) else loss
-        if score is not None and (at.best is None or score < at.best):
-            at.best, at.best_epoch = score, done
-            if self.processes.first:
-                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+        with nullcontext() if self.average is None else self.average.used():
+            score, validation = self._scored(done, loss)
         rate = learning_rate(s, at.step - 1, self.steps)
         record = {"epoch": done, "step": at.step, "loss": loss, "validation": validation, "learning_rate": rate}
         self._record(record)
@@ -237,6 +235,19 @@ class Training:
         at.finished = done == self.epochs or not patient
         if self._due() or at.finished:
             self._save()
+
+    def _scored(self, done: int, loss: float | None) -> tuple[float | None, float | None]:
+        """Return what the best is chosen by and the validation error, if it is time for one; keep the best weights."""
+        at, validation = self.at, None
+        if len(self.validation) and (done % self.settings.validate_every == 0 or done in (self.epochs, self.last)):
+            found = self.validate(self.validation)
+            validation = self.validated = found if np.isfinite(found) else None
+        score = validation if len(self.validation) else loss
+        if score is not None and (at.best is None or score < at.best):
+            at.best, at.best_epoch = score, done
+            if self.processes.first:
+                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+        return score, validation
 
     @torch.no_grad()
     def validate(self, items: Items) -> float:
@@ -261,9 +272,13 @@ class Training:
     def _weights(self) -> dict[str, Tensor]:
         return {f"weights.{k}": v for k, v in self.surrogate.state_dict().items()}
 
+    def _averages(self) -> dict[str, Tensor]:
+        return {} if self.average is None else self.average.state()
+
     def _save(self) -> None:
         if self.processes.first:
-            save(self.run.path / "last.safetensors", {**self._weights(), **state_of(self.optimizers)}, asdict(self.at))
+            tensors = {**self._weights(), **self._averages(), **state_of(self.optimizers)}
+            save(self.run.path / "last.safetensors", tensors, asdict(self.at))
         self.saved = time.monotonic()
 
     def _begin(self) -> None:
@@ -274,12 +289,14 @@ class Training:
 
     def _restore(self) -> None:
         file = self.run.path / "last.safetensors"
-        tensors, state = load(file, self._weights())
+        tensors, state = load(file, {**self._weights(), **self._averages()})
         at = Progress.restored(state, file)
         if at.data != self.problem.digest():
             raise UserError(f"{self.problem.path}: not the data that {self.run.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
+        if self.average is not None:
+            self.average.restore(tensors)
         self.at = at
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
             log = self.run.path / "log.jsonl"

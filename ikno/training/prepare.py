@@ -75,6 +75,8 @@ def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes
     whole = -(-config.train.batch // processes.teams)
     batch = min(config.train.micro_batch or whole, whole, len(problem.items(problem.train)))
     step = training_memory(surrogate.model, points, batch)
+    if step is not None and config.train.ema is not None:
+        step += sum(p.nbytes for p in surrogate.parameters())
     validation = prediction_memory(surrogate.model, measured, measured, batch) if measured else 0.0
     needed = None if step is None or validation is None else max(step, validation)
     what = f"a step of training with {batch} samples of {points:,} points"
