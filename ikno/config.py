@@ -67,7 +67,7 @@ class SurrogateSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """Optimization. ``epochs`` None: the published number of the set.
+    """Optimization. ``epochs`` None: the published number of the set. ``steps``: so many, whatever the epochs are.
 
     ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
     ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
@@ -76,6 +76,7 @@ class TrainSettings(Settings):
     """
 
     epochs: PositiveInt | None = None
+    steps: PositiveInt | None = None
     batch: PositiveInt = 64
     micro_batch: PositiveInt | None = None
     point_processes: PositiveInt = 1

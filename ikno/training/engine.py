@@ -26,7 +26,7 @@ from ikno.training.average import Average
 from ikno.training.distributed import Group, group
 from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import as_older, check_room, complete, new_surrogate
+from ikno.training.prepare import as_older, check_room, complete, new_surrogate, steps_per_epoch
 from ikno.training.progress import Progress, Report
 
 
@@ -102,7 +102,7 @@ class Training:
         self.items = self.problem.items(train)
         self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1
-        self.steps = self.epochs * -(-len(self.items) // self.settings.batch)
+        self.steps = self.settings.steps or self.epochs * steps_per_epoch(self.config, self.problem)
         self.clouds: dict[int, Any] = {}
         self.saved = time.monotonic()
         self.validated: float | None = None
@@ -129,6 +129,7 @@ class Training:
     def _epoch(self, asked: list[int]) -> None:
         at = self.at
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
+        whole = whole[: self.steps - (at.step - at.batch)]  # the last epoch may be cut
         batches = whole[at.batch :]
         mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
         loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))

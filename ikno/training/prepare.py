@@ -28,10 +28,22 @@ def complete(config: Config, problem: Problem) -> Config:
             "final_snapshot": None if card.steady else problem.final,
         },
         "surrogate": {"mode": mode},
-        "train": {"epochs": config.train.epochs or card.epochs},
+        "train": {"epochs": _epochs(config, problem)},
     }
     filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
     return config.model_copy(update={**filled, "model": model, "scales": "given"})
+
+
+def _epochs(config: Config, problem: Problem) -> int:
+    """Return the epochs of training; if the number of steps is given, those that they begin."""
+    if config.train.steps is None:
+        return config.train.epochs or problem.card.epochs
+    return -(-config.train.steps // steps_per_epoch(config, problem))
+
+
+def steps_per_epoch(config: Config, problem: Problem) -> int:
+    """Return the steps of a whole epoch."""
+    return -(-len(problem.items(problem.train)) // config.train.batch)
 
 
 def as_older(config: Config, older: Config) -> Config:
