@@ -58,11 +58,12 @@ class DataSettings(Settings):
 class SurrogateSettings(Settings):
     """What is predicted, and how the domain is mapped to the box of the latent grid.
 
-    ``mode`` None: derivative for problems in time, direct for steady ones. ``coordinates``: each axis to [-1, 1], or
-    one scale for all axes, which keeps the aspect ratio.
+    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but
+    derivative as published for problems in time with the preset paper. ``coordinates``: each axis to [-1, 1], or one
+    scale for all axes, which keeps the aspect ratio.
     """
 
-    mode: Literal["direct", "residual", "derivative"] | None = None
+    mode: Literal["auto", "direct", "residual", "derivative"] | None = None
     coordinates: Literal["per axis", "one scale"] = "per axis"
 
 

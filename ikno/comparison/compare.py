@@ -111,7 +111,7 @@ def compare(
     cells that another is training are left to it, and looked at once more in the end. The table is written to
     ``table.json`` there.
     """
-    rows, problem = _rows(plan)
+    rows, problem = _rows(plan, say)
     able = [r for r in rows if r.config is not None]
     found = _costs(able, problem, out, say)
     each = len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0)
@@ -157,7 +157,7 @@ def compare(
 
 def cost_of(plan: Plan, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Cost]:
     """Return what a step costs each model and optimizer, without any training; ``compare`` uses the same numbers."""
-    rows, problem = _rows(plan)
+    rows, problem = _rows(plan, say)
     return _costs([r for r in rows if r.config is not None], problem, out, say)
 
 
@@ -165,7 +165,7 @@ def _costs(rows: list[Row], problem: Problem, out: Path, say: Callable[[str], No
     return measure_costs({r.label: _config(r) for r in rows}, problem, out / "costs.json", say)
 
 
-def _rows(plan: Plan) -> tuple[list[Row], Problem]:
+def _rows(plan: Plan, say: Callable[[str], None]) -> tuple[list[Row], Problem]:
     """Return a line for each model and optimizer, and the problem; mistakes in the plan are found before any work."""
     if not plan.models or not plan.seeds:
         raise UserError("compare: at least one model and one seed are needed")
@@ -189,18 +189,20 @@ def _rows(plan: Plan) -> tuple[list[Row], Problem]:
             common[key] = value
     base = make_config(plan.name, common)
     problem = open_problem(base.data, base.seed)
-    rows = []
+    rows, notes = [], dict[str, None]()
     for name, variant in variants.items():
         for optimizer in plan.optimizers or (base.train.optimizer,):
             given = {**common, **own[name], "model": name, "train.optimizer": optimizer}
             if "init_scales_l1" not in variant.settings.model_fields:
                 given.pop("scales", None)
-            config = complete(make_config(plan.name, given), problem)
+            config = complete(make_config(plan.name, given), problem, lambda text: notes.update({text: None}))
             try:
                 prepare_step(config, problem)
                 rows.append(Row(name, optimizer, config))
             except UserError as error:  # two dimensions only, or nothing for Muon: the table tells
                 rows.append(Row(name, optimizer, None, str(error)))
+    for text in notes:  # the same for all models that leave it open
+        say(text)
     return rows, problem
 
 

@@ -47,21 +47,22 @@ def train(
     """
     with group(config.device, config.train.point_processes) as processes:
         problem = open_problem(config.data, config.seed)
-        path = Path(out)
+        path, notes = Path(out), []
         if resume:
             run = Run.open(path)
-            config = complete(as_older(config, run.config), problem)
+            config = complete(as_older(config, run.config), problem, notes.append)
             run.check_same(config, problem.card)
             goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
             surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
         else:
             goes_on = False
-            config = complete(config, problem)
+            config = complete(config, problem, notes.append)
             check_free(path)
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
         # Before anything is written: it may still find fault with the settings or the data.
         training = Training(run, config, problem, surrogate, processes, report)
+        training.notes += notes
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
@@ -103,6 +104,7 @@ class Training:
         self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1
         self.steps = self.settings.steps or self.epochs * steps_per_epoch(self.config, self.problem)
+        self.notes: list[str] = []
         self.clouds: dict[int, Any] = {}
         self.saved = time.monotonic()
         self.validated: float | None = None
@@ -118,7 +120,8 @@ class Training:
         else:
             self._begin()
         if self.processes.first:
-            self._say(self.memory)
+            for text in (*self.notes, self.memory):
+                self._say(text)
         self.last = min(until or self.epochs, self.epochs)
         self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
         with _signals() as asked:
