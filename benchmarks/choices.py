@@ -17,10 +17,11 @@ from ikno.runs import Run
 from ikno.training import train
 
 # Options of the generator, samples, their split, settings; times 0, 7, 14 of those in time are three pairs a sample.
+IN_TIME = {"data.stride": 7, "surrogate.mode": "derivative"}
 SETS = {
     "poisson-gauss": ({"points": 1024}, 384, [256, 64, 64], {}),
-    "wave-layer": ({"points": 1024}, 160, [96, 32, 32], {"data.stride": 7}),
-    "ns-gauss": ({"points": 1024, "resolution": 64}, 160, [96, 32, 32], {"data.stride": 7}),
+    "wave-layer": ({"points": 1024}, 160, [96, 32, 32], IN_TIME),
+    "ns-gauss": ({"points": 1024, "resolution": 64}, 160, [96, 32, 32], IN_TIME),
 }
 EPOCHS = 24
 

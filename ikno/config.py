@@ -58,23 +58,26 @@ class DataSettings(Settings):
 class SurrogateSettings(Settings):
     """What is predicted, and how the domain is mapped to the box of the latent grid.
 
-    ``mode`` None: derivative for problems in time, direct for steady ones. ``coordinates``: each axis to [-1, 1], or
-    one scale for all axes, which keeps the aspect ratio.
+    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but
+    derivative as published for problems in time with the preset paper. ``coordinates``: each axis to [-1, 1], or one
+    scale for all axes, which keeps the aspect ratio.
     """
 
-    mode: Literal["direct", "residual", "derivative"] | None = None
+    mode: Literal["auto", "direct", "residual", "derivative"] | None = None
     coordinates: Literal["per axis", "one scale"] = "per axis"
 
 
 class TrainSettings(Settings):
-    """Optimization. ``epochs`` None: the published number of the set.
+    """Optimization. ``epochs`` None: the published number of the set. ``steps``: so many, whatever the epochs are.
 
     ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
     ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
-    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``.
+    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``. ``ema`` is the
+    decay of a moving average of the weights, with which validation and prediction work; None: with the weights.
     """
 
     epochs: PositiveInt | None = None
+    steps: PositiveInt | None = None
     batch: PositiveInt = 64
     micro_batch: PositiveInt | None = None
     point_processes: PositiveInt = 1
@@ -84,6 +87,7 @@ class TrainSettings(Settings):
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
     clip: PositiveFloat | None = 1.0
     loss: Literal["relative_l2", "mse"] = "relative_l2"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     patience: PositiveInt | None = None
     validate_every: PositiveInt = 1
     save_seconds: NonNegativeFloat = 60.0

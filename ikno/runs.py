@@ -1,8 +1,8 @@
 """Run: a directory with all that training leaves and everything after it needs.
 
 run.json            config, card and signature, with a checksum
-last.safetensors    weights, optimizer and progress: training goes on from here
-best.safetensors    weights of the best validation error
+last.safetensors    weights, their average (train.ema), optimizer and progress: training goes on from here
+best.safetensors    weights of the best validation error, those of the average if there is one
 log.jsonl           one record per epoch, and events; nothing in it depends on the clock
 train.log           the same for people, with times
 calibration*.json   what turns predictions into intervals, for the weights that it names
@@ -28,6 +28,7 @@ from ikno.config import MOVABLE, Config, flattened, parse
 from ikno.data.catalog import Card
 from ikno.device import find_device
 from ikno.errors import UserError
+from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Signature, Surrogate
 
 FORMAT = 1
@@ -97,8 +98,13 @@ class Run:
         )
 
     def check_same(self, config: Config, card: Card) -> None:
-        """Raise unless config and card agree with those of the run in everything that decides the result."""
-        old, new = flattened(self.config.model_dump(mode="json")), flattened(config.model_dump(mode="json"))
+        """Raise unless config and card agree with those of the run in everything that decides the result.
+
+        Settings that the run does not know, since they came later, had their defaults in it.
+        """
+        old, new = (
+            flattened({**c.model_dump(mode="json"), "model": complete_model(c.model)}) for c in (self.config, config)
+        )
         changed = [k for k in {**old, **new} if k not in MOVABLE and old.get(k) != new.get(k)]
         if self.card.model_copy(update={"file": None}) != card.model_copy(update={"file": None}):
             changed.append("card")
@@ -130,17 +136,22 @@ class Run:
             yield
 
     def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
-        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config."""
+        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config.
+
+        Where training kept an average of the weights, it predicts with that.
+        """
         if which not in CHECKPOINTS:
             raise UserError(f"{which!r} is no checkpoint; use best or last")
         file = self.path / f"{which}.safetensors"
         with torch.device("meta"):  # shapes without memory
             expected = Surrogate(self.signature).state_dict()
         tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
-        weights = {k.removeprefix("weights."): v for k, v in tensors.items() if k.startswith("weights.")}
+        weights = _named(tensors, "weights.") | _named(tensors, "average.")
         for name in weights.keys() - expected.keys():
             raise UserError(f"{file}: {name} is not part of the model; the checkpoint is of another one")
         for name, tensor in weights.items():
+            if (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
+                raise UserError(f"{file}: the average of {name} has another shape or type; train again")
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise UserError(
                     f"{file}: {name} holds NaN or infinite numbers; train again or use the other checkpoint"
@@ -306,6 +317,11 @@ def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | 
 def find_runs(folder: Path) -> list[Path]:
     """Return the directories below a folder that hold a run."""
     return sorted(file.parent for file in folder.rglob("run.json")) if folder.is_dir() else []
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin like this, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _digest(content: bytes) -> str:

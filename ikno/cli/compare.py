@@ -20,11 +20,15 @@ def compare(
     what: Target = None,
     models: Annotated[str, typer.Option(help="The models, separated by commas.")] = MODELS,
     budget: Annotated[
-        str | None, typer.Option(help="For each model: '40 epochs' or '300 seconds' (default: the preset's epochs).")
+        str | None,
+        typer.Option(
+            help="For each model: '40 epochs', or '300 seconds' of training steps, which decide their number (on a "
+            "processor its own seconds, divided by the threads). Default: the preset's epochs."
+        ),
     ] = None,
     optimizers: Annotated[str, typer.Option(help="adamw, muon or both (default: the preset's).")] = "",
     rates: Annotated[
-        str, typer.Option(help="Learning rates; each is tried with a third of the epochs, the best goes on.")
+        str, typer.Option(help="Learning rates; each is tried with a third of the budget, the best goes on.")
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each model, with seeds 0, 1, ...")] = 1,
     goal: Annotated[

@@ -25,7 +25,8 @@ class Cell:
     def path(self) -> Path:
         """The folder of the run, named for people and, at its end, by all that decides the result."""
         config, train = self.config, self.config.train
-        how = f"{train.optimizer}-{train.learning_rate:g}-epochs{train.epochs}-seed{config.seed}"
+        length = f"epochs{train.epochs}" if train.steps is None else f"steps{train.steps}"
+        how = f"{train.optimizer}-{train.learning_rate:g}-{length}-seed{config.seed}"
         return self.folder / f"{config.model['name']}-{how}-{digest_of(config, self.data)[:8]}"
 
 

@@ -21,12 +21,12 @@ from ikno.models import MODELS, find_variant
 from ikno.runs import BusyError, Run, write_atomic
 from ikno.training import Report, complete, prepare_step
 
-TRIAL = 1 / 3  # the share of the epochs that each learning rate gets, before the best is trained with all of them
+TRIAL = 1 / 3  # the share of the training that each learning rate gets, before the best is trained with all of it
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What each model may spend: epochs, or seconds of training steps; neither means the epochs of the settings."""
+    """What each model may spend: epochs, or seconds of training steps; neither means what the settings say."""
 
     epochs: int | None = None
     seconds: float | None = None
@@ -111,7 +111,7 @@ def compare(
     cells that another is training are left to it, and looked at once more in the end. The table is written to
     ``table.json`` there.
     """
-    rows, problem = _rows(plan)
+    rows, problem = _rows(plan, say)
     able = [r for r in rows if r.config is not None]
     found = _costs(able, problem, out, say)
     each = len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0)
@@ -140,7 +140,7 @@ def compare(
                 say(f"{label}: {error}")
             return None
 
-        config = _best_rate(config, plan.rates, make)
+        config = _best_rate(config, plan.rates, problem, make)
         if row.busy:  # without its trial the best rate is not known
             continue
         made = [make(config.model_copy(update={"seed": s})) for s in plan.seeds]
@@ -157,7 +157,7 @@ def compare(
 
 def cost_of(plan: Plan, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Cost]:
     """Return what a step costs each model and optimizer, without any training; ``compare`` uses the same numbers."""
-    rows, problem = _rows(plan)
+    rows, problem = _rows(plan, say)
     return _costs([r for r in rows if r.config is not None], problem, out, say)
 
 
@@ -165,7 +165,7 @@ def _costs(rows: list[Row], problem: Problem, out: Path, say: Callable[[str], No
     return measure_costs({r.label: _config(r) for r in rows}, problem, out / "costs.json", say)
 
 
-def _rows(plan: Plan) -> tuple[list[Row], Problem]:
+def _rows(plan: Plan, say: Callable[[str], None]) -> tuple[list[Row], Problem]:
     """Return a line for each model and optimizer, and the problem; mistakes in the plan are found before any work."""
     if not plan.models or not plan.seeds:
         raise UserError("compare: at least one model and one seed are needed")
@@ -189,18 +189,20 @@ def _rows(plan: Plan) -> tuple[list[Row], Problem]:
             common[key] = value
     base = make_config(plan.name, common)
     problem = open_problem(base.data, base.seed)
-    rows = []
+    rows, notes = [], dict[str, None]()
     for name, variant in variants.items():
         for optimizer in plan.optimizers or (base.train.optimizer,):
             given = {**common, **own[name], "model": name, "train.optimizer": optimizer}
             if "init_scales_l1" not in variant.settings.model_fields:
                 given.pop("scales", None)
-            config = complete(make_config(plan.name, given), problem)
+            config = complete(make_config(plan.name, given), problem, lambda text: notes.update({text: None}))
             try:
                 prepare_step(config, problem)
                 rows.append(Row(name, optimizer, config))
             except UserError as error:  # two dimensions only, or nothing for Muon: the table tells
                 rows.append(Row(name, optimizer, None, str(error)))
+    for text in notes:  # the same for all models that leave it open
+        say(text)
     return rows, problem
 
 
@@ -210,18 +212,21 @@ def _config(row: Row) -> Config:
 
 
 def _with_budget(config: Config, budget: Budget, cost: Cost, problem: Problem) -> Config:
-    epochs = config.train.epochs if budget.epochs is None else budget.epochs
     if budget.seconds is not None:
-        steps = -(-len(problem.items(problem.train)) // config.train.batch)
-        epochs = max(int(budget.seconds / (steps * cost.seconds)), 1)
-    return _with(config, epochs=epochs)
+        counted = cost.counted(config.device, torch.get_num_threads())
+        return complete(_with(config, steps=max(int(budget.seconds / counted), 1)), problem)
+    return config if budget.epochs is None else _with(config, epochs=budget.epochs, steps=None)
 
 
-def _best_rate(config: Config, rates: Sequence[float], make: Callable[[Config], Measured | None]) -> Config:
-    """Return the config with the best of the rates on validation (else training) after a third of the epochs."""
+def _best_rate(
+    config: Config, rates: Sequence[float], problem: Problem, make: Callable[[Config], Measured | None]
+) -> Config:
+    """Return the config with the best of the rates on validation (else training) after a third of the training."""
     if len(rates) < 2:
         return _with(config, learning_rate=rates[0]) if rates else config
-    short = _with(config, epochs=max(round(TRIAL * (config.train.epochs or 1)), 1))
+    length = "epochs" if config.train.steps is None else "steps"
+    share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
+    short = complete(_with(config, **{length: share}), problem)
     tried = {rate: make(_with(short, learning_rate=rate)) for rate in rates}
     errors = {rate: math.inf if m is None else m.validation for rate, m in tried.items()}
     return _with(config, learning_rate=min(errors, key=lambda r: errors[r]))
@@ -254,7 +259,7 @@ def _table(plan: Plan, rows: list[Row], problem: Problem) -> dict[str, Any]:
 def _numbers(row: Row, target: float | None) -> dict[str, Any]:
     """Return a line of the table; what is not known is None."""
     found: dict[str, Any] = {"model": row.model, "optimizer": row.optimizer, "reason": row.reason}
-    names = ("learning_rate", "epochs", "error", "std", "errors", "seconds", "seconds_to_target")
+    names = ("learning_rate", "epochs", "steps", "error", "std", "errors", "seconds", "seconds_to_target")
     found |= dict.fromkeys((*names, "parameters", "seconds_per_step", "cpu_seconds_per_step", "memory"))
     if row.cost is not None:
         found["parameters"], found["memory"] = row.cost.parameters, row.cost.memory
@@ -262,6 +267,7 @@ def _numbers(row: Row, target: float | None) -> dict[str, Any]:
     if row.found and row.cost is not None:
         train = row.found[0].run.config.train
         found["learning_rate"], found["epochs"] = train.learning_rate, train.epochs
+        found["steps"] = row.found[0].steps
         mean, found["std"] = row.mean_and_std()
         found["error"] = mean if math.isfinite(mean) else None
         found["errors"] = [m.error if math.isfinite(m.error) else None for m in row.found]

@@ -13,13 +13,14 @@ from ikno.comparison.cells import digest_of
 from ikno.config import Config
 from ikno.cost import interleaved, peak_memory
 from ikno.data.problem import Problem
+from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.runs import write_atomic
 from ikno.training import new_surrogate, prepare_step
 
 REPEATS = 5
 # What does not change the cost of a step.
-FREE = ("train.learning_rate", "train.epochs", "seed")
+FREE = ("train.learning_rate", "train.epochs", "train.steps", "seed")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Cost:
     seconds: float
     cpu_seconds: float
     memory: float | None
+
+    def counted(self, device: str, threads: int) -> float:
+        """Return the seconds of a step that count in a budget.
+
+        On a processor those of all threads together, shared among them: what else the machine does hardly changes them.
+        """
+        return self.cpu_seconds / threads if find_device(device).type == "cpu" else self.seconds
 
 
 def measure_costs(

@@ -20,7 +20,18 @@ def caption(result: dict[str, Any]) -> str:
 def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the header and the lines of the table; guesses that need no model come last."""
     target = result["target"]
-    header = ["model", "optimizer", "rate", "error", "parameters", "epochs", "s / step", "training s", "peak MB"]
+    header = [
+        "model",
+        "optimizer",
+        "rate",
+        "error",
+        "parameters",
+        "epochs",
+        "steps",
+        "s / step",
+        "training s",
+        "peak MB",
+    ]
     if target is not None:
         header.append(f"s to {100 * target:g} %")
     lines = []
@@ -29,7 +40,8 @@ def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         if row["std"] is not None:
             error += f" ± {100 * row['std']:.2f}"
         line = [row["model"], row["optimizer"], _text(row["learning_rate"], "g"), f"{error} %" if error != "-" else "-"]
-        line += [_text(row["parameters"], ",d"), _text(row["epochs"], "d"), _text(row["seconds_per_step"], ".3f")]
+        line += [_text(row["parameters"], ",d"), _text(row["epochs"], "d"), _text(row.get("steps"), ",d")]
+        line += [_text(row["seconds_per_step"], ".3f")]
         line += [_seconds(row["seconds"]), _text(row["memory"], ".0f")]
         if target is not None:
             line.append(_seconds(row["seconds_to_target"]))

@@ -23,7 +23,7 @@ from ikno.data.problem import open_problem
 from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.evaluation import as_json
-from ikno.paper.scales import Scale, Source, config_of, fingerprint, key_of, searched, source_of
+from ikno.paper.scales import Scale, Source, as_published, config_of, fingerprint, key_of, searched, source_of
 from ikno.paper.tables import Entry, Table, entries
 from ikno.runs import BusyError, Run, write_atomic
 from ikno.training import Report, complete, search
@@ -145,7 +145,7 @@ def make(
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Return the result of one training: all that is known of it as plain values."""
-    config = one.config(data_name(one.source, place.work, say), place.device)
+    config = as_published(one.config(data_name(one.source, place.work, say), place.device), one.source.card)
     problem = open_problem(config.data, config.seed)
     cell = Cell(complete(config, problem), problem.digest(), place.work / "runs" / one.source.card.name)
     speed: list[float] = []

@@ -14,6 +14,7 @@ from ikno.data.catalog import Card, find_card
 from ikno.data.files import find_file
 from ikno.errors import UserError
 from ikno.models import complete_model
+from ikno.training.modes import PUBLISHED
 
 Split = tuple[PositiveInt, NonNegativeInt, PositiveInt]
 
@@ -136,6 +137,13 @@ def config_of(card: Card, scale: Scale, settings: dict[str, Any], seed: int, nam
     return config if _has_scales(config) else config.model_copy(update={"scales": "given"})
 
 
+def as_published(config: Config, card: Card) -> Config:
+    """Return the config with what the paper predicts in time, unless the table says something else."""
+    if card.steady or config.surrogate.mode is not None:
+        return config
+    return config.model_copy(update={"surrogate": config.surrogate.model_copy(update={"mode": PUBLISHED})})
+
+
 def searched(config: Config, scale: Scale) -> bool:
     """Tell whether the scales of the kernels are searched for: where there are any."""
     return scale.search and _has_scales(config)
@@ -147,7 +155,10 @@ def _has_scales(config: Config) -> bool:
 
 
 def key_of(config: Config, scale: Scale, source: Source) -> str:
-    """Return a digest of all that decides a cell, known before its data is made."""
+    """Return a digest of all that decides a cell, known before its data is made.
+
+    A mode of prediction that is not named is the published one (``as_published``) and does not count, auto does.
+    """
     model = complete_model(config.model, config.preset, source.card.grid, source.card.dim)
     epochs = config.train.epochs or source.card.epochs
     whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +22,16 @@ from ikno.errors import UserError, require
 from ikno.memory import reused_memory
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
+from ikno.training.average import Average
 from ikno.training.distributed import Group, group
 from ikno.training.losses import relative_errors, sample_losses
 from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import check_room, complete, new_surrogate
+from ikno.training.prepare import as_older, check_room, complete, new_surrogate, steps_per_epoch
+from ikno.training.progress import Progress, Report
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
     """Training was asked to stop (Ctrl-C or SIGTERM) and has saved its state: it can be resumed."""
-
-
-@dataclass
-class Progress:
-    """Where training stands; all of it is in the checkpoint.
-
-    ``records`` is the length of the log in bytes, ``data`` a digest of the data, which must be the same on resume.
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    loss: float = 0.0
-    samples: int = 0
-    bad: int = 0
-    skipped: int = 0
-    best: float | None = None
-    best_epoch: int = 0
-    records: int = 0
-    finished: bool = False
-    data: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a progress display may show after a step."""
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    validation: float | None
-    seconds_per_step: float
 
 
 def train(
@@ -79,20 +47,22 @@ def train(
     """
     with group(config.device, config.train.point_processes) as processes:
         problem = open_problem(config.data, config.seed)
-        config = complete(config, problem)
-        path = Path(out)
+        path, notes = Path(out), []
         if resume:
             run = Run.open(path)
+            config = complete(as_older(config, run.config), problem, notes.append)
             run.check_same(config, problem.card)
             goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
             surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
         else:
             goes_on = False
+            config = complete(config, problem, notes.append)
             check_free(path)
             surrogate = new_surrogate(config, problem)
             run = Run(path, config, problem.card, surrogate.signature)
         # Before anything is written: it may still find fault with the settings or the data.
         training = Training(run, config, problem, surrogate, processes, report)
+        training.notes += notes
         if processes.first and not resume:
             Run.create(path, config, problem.card, surrogate.signature)
         processes.wait()
@@ -122,6 +92,8 @@ class Training:
         if self.settings.compile:
             _compile(self.surrogate.model)
         self.optimizers = make_optimizers(self.surrogate, self.settings)
+        decay = self.settings.ema
+        self.average = None if decay is None else Average(self.surrogate, decay)
         limit = self.config.data.memory_gb * 1e9
         part, parts = self.processes.part, self.processes.parts
         train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
@@ -131,7 +103,8 @@ class Training:
         self.items = self.problem.items(train)
         self.validation = self.problem.items(validation, from_start=True)
         self.epochs = self.settings.epochs or 1
-        self.steps = self.epochs * -(-len(self.items) // self.settings.batch)
+        self.steps = self.settings.steps or self.epochs * steps_per_epoch(self.config, self.problem)
+        self.notes: list[str] = []
         self.clouds: dict[int, Any] = {}
         self.saved = time.monotonic()
         self.validated: float | None = None
@@ -147,7 +120,8 @@ class Training:
         else:
             self._begin()
         if self.processes.first:
-            self._say(self.memory)
+            for text in (*self.notes, self.memory):
+                self._say(text)
         self.last = min(until or self.epochs, self.epochs)
         self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
         with _signals() as asked:
@@ -158,6 +132,7 @@ class Training:
     def _epoch(self, asked: list[int]) -> None:
         at = self.at
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
+        whole = whole[: self.steps - (at.step - at.batch)]  # the last epoch may be cut
         batches = whole[at.batch :]
         mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
         loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))
@@ -219,12 +194,14 @@ class Training:
         return float(self.processes.total(total)), self._clip()
 
     def update(self) -> None:
-        """Move the weights along the gradients."""
+        """Move the weights along the gradients, and their average after them."""
         rate = learning_rate(self.settings, self.at.step, self.steps)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
                 parameters["lr"] = rate
             optimizer.step()
+        if self.average is not None:
+            self.average.update(self.at.step)
 
     def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
         device = self.processes.device
@@ -252,15 +229,8 @@ class Training:
         at, s = self.at, self.settings
         loss = at.loss / at.samples if at.samples else None
         done = at.epoch + 1
-        validation = None
-        if len(self.validation) and (done % s.validate_every == 0 or done in (self.epochs, self.last)):
-            found = self.validate(self.validation)
-            validation = self.validated = found if np.isfinite(found) else None
-        score = validation if len(self.validation) else loss
-        if score is not None and (at.best is None or score < at.best):
-            at.best, at.best_epoch = score, done
-            if self.processes.first:
-                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+        with nullcontext() if self.average is None else self.average.used():
+            score, validation = self._scored(done, loss)
         rate = learning_rate(s, at.step - 1, self.steps)
         record = {"epoch": done, "step": at.step, "loss": loss, "validation": validation, "learning_rate": rate}
         self._record(record)
@@ -269,6 +239,19 @@ class Training:
         at.finished = done == self.epochs or not patient
         if self._due() or at.finished:
             self._save()
+
+    def _scored(self, done: int, loss: float | None) -> tuple[float | None, float | None]:
+        """Return what the best is chosen by and the validation error, if it is time for one; keep the best weights."""
+        at, validation = self.at, None
+        if len(self.validation) and (done % self.settings.validate_every == 0 or done in (self.epochs, self.last)):
+            found = self.validate(self.validation)
+            validation = self.validated = found if np.isfinite(found) else None
+        score = validation if len(self.validation) else loss
+        if score is not None and (at.best is None or score < at.best):
+            at.best, at.best_epoch = score, done
+            if self.processes.first:
+                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+        return score, validation
 
     @torch.no_grad()
     def validate(self, items: Items) -> float:
@@ -293,9 +276,13 @@ class Training:
     def _weights(self) -> dict[str, Tensor]:
         return {f"weights.{k}": v for k, v in self.surrogate.state_dict().items()}
 
+    def _averages(self) -> dict[str, Tensor]:
+        return {} if self.average is None else self.average.state()
+
     def _save(self) -> None:
         if self.processes.first:
-            save(self.run.path / "last.safetensors", {**self._weights(), **state_of(self.optimizers)}, asdict(self.at))
+            tensors = {**self._weights(), **self._averages(), **state_of(self.optimizers)}
+            save(self.run.path / "last.safetensors", tensors, asdict(self.at))
         self.saved = time.monotonic()
 
     def _begin(self) -> None:
@@ -306,14 +293,15 @@ class Training:
 
     def _restore(self) -> None:
         file = self.run.path / "last.safetensors"
-        tensors, state = load(file, self._weights())
-        if set(state) != {f.name for f in fields(Progress)}:
-            raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
-        if state["data"] != self.problem.digest():
+        tensors, state = load(file, {**self._weights(), **self._averages()})
+        at = Progress.restored(state, file)
+        if at.data != self.problem.digest():
             raise UserError(f"{self.problem.path}: not the data that {self.run.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
-        self.at = Progress(**state)
+        if self.average is not None:
+            self.average.restore(tensors)
+        self.at = at
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
             log = self.run.path / "log.jsonl"
             size = log.stat().st_size if log.exists() else 0

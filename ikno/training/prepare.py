@@ -1,20 +1,26 @@
 """What training starts from: a complete config and an untrained surrogate."""
 
+from collections.abc import Callable
+
 from ikno.config import Config
-from ikno.data.pairs import statistics
+from ikno.data.pairs import Mode, statistics
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.models import complete_model
 from ikno.surrogate import Signature, Surrogate, check_memory, half_size, prediction_memory, training_memory
 from ikno.training.distributed import Group
+from ikno.training.modes import PUBLISHED, measure_sizes
 from ikno.training.scales import auto_scale, measure_lengths, rescaled
 
 
-def complete(config: Config, problem: Problem) -> Config:
-    """Return the config with all that it leaves open filled from the card, so that a run says everything."""
+def complete(config: Config, problem: Problem, say: Callable[[str], None] = lambda text: None) -> Config:
+    """Return the config with all that it leaves open filled from card and data, so that a run says everything.
+
+    ``say`` is told in one line what was chosen from the data, and why.
+    """
     card = problem.card
     model = complete_model(config.model, config.preset, card.grid, card.dim)
-    mode = config.surrogate.mode or ("direct" if card.steady else "derivative")
+    mode = _mode(config, problem, say)
     if config.scales == "auto":
         half = half_size(problem.box(), config.surrogate.coordinates)
         finest = auto_scale(measure_lengths(problem, half, mode, config.seed))
@@ -28,15 +34,57 @@ def complete(config: Config, problem: Problem) -> Config:
             "final_snapshot": None if card.steady else problem.final,
         },
         "surrogate": {"mode": mode},
-        "train": {"epochs": config.train.epochs or card.epochs},
+        "train": {"epochs": _epochs(config, problem)},
     }
     filled = {name: getattr(config, name).model_copy(update=values) for name, values in parts.items()}
     return config.model_copy(update={**filled, "model": model, "scales": "given"})
 
 
+def _mode(config: Config, problem: Problem, say: Callable[[str], None]) -> Mode:
+    """Return what is predicted: what the config says, else states of steady problems, else a choice from the data."""
+    mode = config.surrogate.mode
+    if mode is not None and mode != "auto":
+        return mode
+    if problem.steady:
+        return "direct"
+    if mode is None and config.preset == "paper":
+        return PUBLISHED
+    sizes = measure_sizes(problem)
+    say(f"surrogate.mode={sizes.mode} was chosen: {sizes}")
+    return sizes.mode
+
+
+def _epochs(config: Config, problem: Problem) -> int:
+    """Return the epochs of training; if the number of steps is given, those that they begin."""
+    if config.train.steps is None:
+        return config.train.epochs or problem.card.epochs
+    return -(-config.train.steps // steps_per_epoch(config, problem))
+
+
+def steps_per_epoch(config: Config, problem: Problem) -> int:
+    """Return the steps of a whole epoch."""
+    return -(-len(problem.items(problem.train)) // config.train.batch)
+
+
+def as_older(config: Config, older: Config) -> Config:
+    """Return the config with the mode of the older one, if it leaves it open, and without settings that came later.
+
+    Such settings of the model have their defaults. The preset must not fill them: the older model was built without.
+    """
+    if config.surrogate.mode in (None, "auto"):
+        surrogate = config.surrogate.model_copy(update={"mode": older.surrogate.mode})
+        config = config.model_copy(update={"surrogate": surrogate})
+    if config.model["name"] != older.model["name"]:
+        return config
+    later = {k: v for k, v in complete_model(older.model).items() if k not in older.model}
+    return config.model_copy(update={"model": {**later, **config.model}})
+
+
 def new_surrogate(config: Config, problem: Problem) -> Surrogate:
-    """Return an untrained surrogate with the statistics of the training samples."""
+    """Return an untrained surrogate with the statistics of the training samples; the config is complete."""
     mode = config.surrogate.mode or "direct"
+    if mode == "auto":
+        raise ValueError("surrogate.mode: auto is decided by `complete`")
     if problem.steady and mode != "direct":
         raise UserError(f"surrogate.mode: a steady problem has no {mode}; use direct")
     card = problem.card
@@ -64,6 +112,8 @@ def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes
     whole = -(-config.train.batch // processes.teams)
     batch = min(config.train.micro_batch or whole, whole, len(problem.items(problem.train)))
     step = training_memory(surrogate.model, points, batch)
+    if step is not None and config.train.ema is not None:
+        step += sum(p.nbytes for p in surrogate.parameters())
     validation = prediction_memory(surrogate.model, measured, measured, batch) if measured else 0.0
     needed = None if step is None or validation is None else max(step, validation)
     what = f"a step of training with {batch} samples of {points:,} points"

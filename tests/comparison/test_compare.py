@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ikno.comparison import Budget, Cell, Cost, Plan, Shown, cells_of, compare, cost_of, markdown, measured
+from ikno.comparison import Budget, Cell, Cost, Plan, Shown, cells_of, compare, markdown, measured
 from ikno.comparison import cells as cells_module
 from ikno.comparison import costs as costs_module
 from ikno.config import make_config
@@ -21,6 +22,7 @@ from ikno.runs import Run, load
 from ikno.training import Stopped, complete, prepare_step, train
 from ikno.training.engine import Training
 
+compare_module = sys.modules["ikno.comparison.compare"]  # the package has a function of that name
 SETTINGS = {"preset": "smoke", "train.batch": 3}
 SIZES = {
     "ikno-tp": {"ikno-tp.d_model": 4, "ikno-tp.grid_size": 3},
@@ -236,19 +238,46 @@ def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_pa
     assert compare(asked, out)[0]["rows"][0]["error"] is not None
 
 
-def test_budgets(card: str, tmp_path: Path) -> None:
+def test_budgets() -> None:
     assert Budget.parse("40 epochs") == Budget(epochs=40)
     assert Budget.parse("1epoch") == Budget(epochs=1)
     assert Budget.parse("2.5 seconds") == Budget.parse("2.5s") == Budget(seconds=2.5)
     for text in ("", "40", "0 epochs", "2.5 epochs", "many epochs", "-3 seconds", "10 minutes"):
         with pytest.raises(UserError, match="budget"):
             Budget.parse(text)
-    found = cost_of(plan(card), tmp_path / "out")
-    result, _ = compare(plan(card, budget=Budget(seconds=0.5)), tmp_path / "out")
-    for row in result["rows"]:
-        seconds = found[f"{row['model']}, muon"].seconds
-        assert row["epochs"] == max(int(0.5 / (2 * seconds)), 1)
-        assert row["seconds"] <= max(0.5, 2 * seconds)
+
+
+def with_costs(monkeypatch: pytest.MonkeyPatch, cost: Cost) -> None:
+    monkeypatch.setattr(compare_module, "measure_costs", lambda configs, *_: dict.fromkeys(configs, cost))
+
+
+def test_seconds_become_steps(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor's seconds count, shared among the threads: here 0.3 and not the 7 that the clock says."""
+    with_costs(monkeypatch, Cost(parameters=5, seconds=7.0, cpu_seconds=0.6, memory=None))
+    monkeypatch.setattr(compare_module.torch, "get_num_threads", lambda: 2)
+    errors = {1e-3: 0.5, 1e-2: 0.3}
+    monkeypatch.setattr(Training, "validate", lambda self, items: errors[self.config.train.learning_rate])
+    asked = plan(card, models=("fno-dse",), rates=tuple(errors), budget=Budget(seconds=2.3))
+    row = compare(asked, tmp_path / "out")[0]["rows"][0]
+    assert (row["steps"], row["epochs"], row["learning_rate"]) == (7, 4, 1e-2)  # 2 steps are an epoch
+    assert row["seconds"] == pytest.approx(7 * 7.0)
+    runs = {p.parent.name.rsplit("-", 1)[0]: Run.open(p.parent) for p in (tmp_path / "out").glob("*/run.json")}
+    assert set(runs) == {f"fno-dse-muon-{k}-seed0" for k in ("0.001-steps2", "0.01-steps2", "0.01-steps7")}
+    assert [r["step"] for r in runs["fno-dse-muon-0.01-steps7-seed0"].log()] == [2, 4, 6, 7]
+    row = compare(plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(seconds=0.01)), tmp_path / "out")[0]
+    assert row["rows"][0]["steps"] == 1
+    again = plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(3), overrides={"train.steps": 1})
+    row = compare(again, tmp_path / "out")[0]["rows"][0]
+    assert (row["steps"], row["epochs"]) == (6, 3)  # a budget of epochs wins over the settings
+    again = plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(), overrides={"train.steps": 3})
+    row = compare(again, tmp_path / "out")[0]["rows"][0]
+    assert (row["steps"], row["epochs"]) == (3, 2)
+
+
+def test_which_seconds_count() -> None:
+    cost = Cost(parameters=5, seconds=7.0, cpu_seconds=0.6, memory=None)
+    assert cost.counted("cpu", 1) == 0.6
+    assert cost.counted("cpu", 4) == pytest.approx(0.15)
 
 
 def test_costs(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,32 @@ def test_published_settings_search_for_the_kernel_scales(table: Table, place: Pl
     assert not found["small/FNO"]["run"].rpartition("/")[2].startswith("scale-")
 
 
+def test_tables_predict_in_time_what_the_paper_does(place: Place, tmp_path: Path) -> None:
+    """Unless they ask for a choice from the data, which is another cell: its key is known before there is data."""
+    rng = np.random.default_rng(0)
+    u = np.einsum("s,t,p->stp", rng.normal(size=8), 0.1 ** np.linspace(0, 1, 3), rng.normal(size=16))
+    np.savez(tmp_path / "heat.npz", x=rng.random((16, 2)).astype(np.float32), u=u[..., None].astype(np.float32))
+    (tmp_path / "heat.toml").write_text(
+        'name = "heat"\nformat = "npz"\nfile = "heat.npz"\ncloud = "shared"\nvariables = ["u"]\n'
+        "times = [0.0, 1.0]\nsnapshots = 3\nstride = 1\nfinal_snapshot = 2\nsplit = [6, 1, 1]\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        'title = "T"\ncaption = "C"\nlabel = "tab:own"\nset = "heat.toml"\ncompare = "columns"\n'
+        'settings = { "model.d_model" = 4, "model.grid_size" = 3, "data.stride" = 1 }\n'
+        '[[columns]]\nname = "open"\nsettings = { model = "ikno-tp" }\n'
+        '[[columns]]\nname = "auto"\nsettings = { "surrogate.mode" = "auto" }\n'
+        '[[rows]]\nname = "heat"\npublished = ["-", "-"]\n'
+    )
+    table = load_table(str(tmp_path / "own.toml"))
+    assert reproduce([table], SMOKE, place) == 0
+    found = {}
+    for result in (json.loads(p.read_text()) for p in (place.out / "cells").iterdir()):
+        run = run_of(result, place.work)
+        assert run is not None
+        found[result["settings"].get("surrogate.mode")] = run.config.surrogate.mode
+    assert found == {None: "derivative", "auto": "direct"}
+
+
 def test_generated_data_is_made_once_and_kept_apart_by_its_settings(place: Place) -> None:
     table = load_table("predictions")
     said: list[str] = []

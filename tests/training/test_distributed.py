@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,9 @@ train(config, sys.argv[2], sys.argv[3] == "resume", until, lambda r: print(r.ste
 """
 
 
-def settings(split: list[int], epochs: int, save_seconds: float) -> Config:
+def settings(split: list[int], epochs: int, save_seconds: float, **more: Any) -> Config:
     values = {"data.split": split, "train.epochs": epochs, "train.save_seconds": save_seconds, "train.batch": 3}
+    values |= {f"train.{k}": v for k, v in more.items()}
     return make_config("poisson-gauss", {"preset": "smoke", **values})
 
 
@@ -62,7 +64,8 @@ def losses(run: Run) -> list[float]:
 def close(a: Run, b: Run, tolerance: float) -> None:
     assert losses(a) == pytest.approx(losses(b), rel=tolerance)
     one, other = (load(r.path / "last.safetensors")[0] for r in (a, b))
-    weights = [k for k in one if k.startswith("weights.")]
+    assert one.keys() == other.keys()
+    weights = [k for k in one if k.startswith(("weights.", "average."))]
     assert weights
     for name in weights:
         scale = one[name].abs().max().clamp(min=1e-3) if one[name].numel() else 1.0
@@ -71,7 +74,7 @@ def close(a: Run, b: Run, tolerance: float) -> None:
 
 def test_two_processes_equal_one_and_resume_as_one(data: Path) -> None:
     """F22, F23: same losses with the same global batch, also where the last batch is smaller than the group."""
-    config = settings([7, 3, 2], 4, 1000)
+    config = settings([7, 3, 2], 4, 1000, ema=0.9)
     alone = train(config, data / "alone")
     finish(start(config, data, "pair", until=2))
     assert [r["step"] for r in Run.open(data / "pair").log()] == [3, 6]

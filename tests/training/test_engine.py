@@ -134,9 +134,9 @@ def child(config: Config, folder: Path, resume: bool) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("name", ["poisson-gauss", "ns-gauss"])
-def test_killed_at_random_steps_and_resumed(data: Path, name: str) -> None:
-    """F12: weights, optimizer, log and losses are those of a run that was never stopped."""
+@pytest.mark.parametrize(("name", "ema"), [("poisson-gauss", None), ("ns-gauss", 0.9)])
+def test_killed_at_random_steps_and_resumed(data: Path, name: str, ema: float | None) -> None:
+    """F12: weights, their average, optimizer, log and losses are those of a run that was never stopped."""
     config = settings(
         name,
         train__save_seconds=0,
@@ -146,6 +146,7 @@ def test_killed_at_random_steps_and_resumed(data: Path, name: str) -> None:
         data__points=30,
         data__stride=7,
         train__batch=2,
+        train__ema=ema,
     )
     expected = train(config, data / "expected")
     rng = random.Random(name)
