@@ -1,8 +1,8 @@
 """Sums between points and grid, forward + backward (values and kernel parameters): cell-local against chunked dense.
 
-Times are CPU seconds with one thread, both forms in turns in one run. Sorting the points into cells is done before and
-has its own column (with the weights of the interpolation). Errors are against the dense form in float64: of the results, and of the gradients (the worse of
-values and kernel parameters). In the 3-D case errors are taken on a part of the points.
+Times are CPU seconds with one thread, both forms in turns in one run. The interpolation is made before and has its own
+column. Errors are against the dense form in float64: of the results, and of the gradients (the worse of values and
+kernel parameters). In the 3-D case errors are taken on a part of the points.
 """
 
 from collections.abc import Callable

@@ -144,7 +144,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "cpu": {
         "data": {"points": 1024},
-        "train": {"epochs": 30, "batch": 8, "optimizer": "muon", "learning_rate": 3e-3},
+        "train": {"epochs": 30, "batch": 4, "optimizer": "muon", "learning_rate": 5e-3},
     },
     "paper": {},
 }

@@ -1,7 +1,7 @@
 """The interpolation W between the points of a cloud and the nodes of the grid cells they lie in: geometry alone.
 
-Every axis kernel is smooth inside one grid cell: its kinks sit on grid lines. So a cell has a few nodes along each axis,
-and a value at a point is a polynomial of the values at the nodes of its cell: f(x_i) ~= sum_node W_i,node f(node).
+Every axis kernel is smooth inside one grid cell: its kinks sit on grid lines. So a cell has a few nodes along each
+axis, and a value at a point is a polynomial of those at the nodes of its cell: f(x_i) ~= sum_node W_i,node f(node).
 """
 
 from collections.abc import Iterator

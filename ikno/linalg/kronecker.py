@@ -14,7 +14,7 @@ Factors = Sequence[Float[Tensor, "*_ _ _"]]  # one per axis, of any size, or a s
 def kron_apply(factors: Factors, v: Float[Tensor, "*in_grid width"]) -> Float[Tensor, "*out_grid width"]:
     """Return ``(K_1 (x) ... (x) K_d) v`` for v of shape [..., cols_1, ..., cols_d, width]; leading axes are a batch.
 
-    Factors may be stacks of matrices, one for each index of the axis before the grid: v is [batch, stack, *grid, width].
+    Factors may be stacks of matrices, one for each index of the axis before the grid: [batch, stack, *grid, width].
     One matrix product per axis, none of which moves data: axis j is seen as the middle of [before, cols_j, after].
     The axes that shrink most go first. Paper: KronK and the complexity paragraph after TPinv.
     """

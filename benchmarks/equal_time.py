@@ -1,0 +1,265 @@
+"""All systems after equal seconds of training, on eight generated and two real sets: docs/results/equal-time.md.
+
+One thread, preset cpu. Each system tries AdamW and Muon with three rates for a third of the time; the pair with the
+best validation error is trained for all of it, with two seeds. The budget counts processor seconds of training steps,
+all systems of a set timed in turns. Results are kept in docs/results/equal-time.json by all that decides them: what is
+there is not made again, and several processes can share the work. The real sets are files of others, in --real.
+"""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import measure
+from ikno.comparison import Cell, digest_of, markdown_table, measured
+from ikno.config import Config, make_config
+from ikno.cost import interleaved
+from ikno.data.generate import Job, generate
+from ikno.data.problem import Problem, open_problem
+from ikno.errors import UserError
+from ikno.runs import BusyError, write_atomic
+from ikno.training import complete, prepare_step
+
+PAGES = Path(__file__).parents[1] / "docs" / "results"
+CARDS = Path(__file__).parents[1] / "examples" / "cards"
+SYSTEMS = ("fno-dse", "geofno", "gino", "gaot", "transolver", "gnot", "upt", "rigno")
+MODELS = ("ikno-tp", *SYSTEMS)
+OPTIMIZERS = ("muon", "adamw")
+RATES = (1.5e-3, 5e-3, 1.5e-2)
+SEEDS = (0, 1)
+TRIAL = 1 / 3
+REPEATS = 15
+# Both predict states in their papers, and do much worse with rates of change (docs/comparison.md).
+OWN = {"upt": {"surrogate.mode": "direct"}, "gnot": {"surrogate.mode": "direct"}}
+STEADY, MOVING = (512, 64, 64), (160, 32, 32)
+# Options of the generator and the split; None: a real set, by its card.
+SETS: dict[str, tuple[dict[str, Any], tuple[int, int, int]] | None] = {
+    "poisson-gauss": ({"points": 1024}, STEADY),
+    "elasticity": ({}, STEADY),
+    "wave-layer": ({"points": 1024}, MOVING),
+    "holed-poisson": None,
+    "pointnetcfd": None,
+    "ns-sl": ({"points": 1024, "resolution": 64}, MOVING),
+    "poisson-c-sines": ({"points": 1024, "terms": 6}, STEADY),
+    "naca0012": ({"points": 1024, "resolution": 128}, (256, 32, 32)),
+    "ns-pwc": ({"points": 1024, "resolution": 64}, MOVING),
+    "wave-c-sines": ({"points": 1024, "terms": 5}, MOVING),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A system on a set after so many seconds: what was chosen on validation, and the errors of all seeds."""
+
+    set: str
+    model: str
+    seconds: float
+    key: str
+    optimizer: str
+    rate: float
+    mode: str
+    steps: int
+    parameters: int
+    milliseconds: float
+    validation: list[float]
+    test: list[float]
+
+    @property
+    def error(self) -> float:
+        return sum(self.test) / len(self.test)
+
+
+def problem_of(name: str, folder: Path, real: Path) -> tuple[str, dict[str, Any]]:
+    """Return the file or card of a set, generated if it is not there, and the settings that go with it."""
+    chosen = SETS[name]
+    if chosen is None:
+        found = next(real.glob(f"*/{_file_of(name)}"), None)
+        if found is None:
+            raise UserError(f"{name}: no file {_file_of(name)} in the folders of {real}; name their folder with --real")
+        card = folder / f"{name}.toml"
+        text = (CARDS / f"{name}.toml").read_text().replace(f'"{_file_of(name)}"', json.dumps(str(found.resolve())))
+        write_atomic(card, text.encode())
+        return str(card), {}
+    options, split = chosen
+    file = folder / f"{name}.nc"
+    if not file.exists():
+        generate(Job(name, tuple(options.items()), sum(split), 0), file, 2)
+    return str(file), {"data.split": list(split)}
+
+
+def _file_of(name: str) -> str:
+    lines = (CARDS / f"{name}.toml").read_text().splitlines()
+    return next(line for line in lines if line.startswith("file =")).split('"')[1]
+
+
+def configs_of(name: str, models: list[str], folder: Path, real: Path) -> tuple[dict[str, Config], Problem]:
+    """Return the complete config of each model, and the problem."""
+    file, settings = problem_of(name, folder, real)
+    base = make_config(file, settings)
+    problem = open_problem(base.data, base.seed)
+    return {
+        m: complete(make_config(file, {**settings, **OWN.get(m, {}), "model": m}), problem) for m in models
+    }, problem
+
+
+def milliseconds_of(configs: dict[str, Config], problem: Problem, file: Path) -> dict[str, float]:
+    """Return the processor time of a step of each model and optimizer, timed in turns and kept in the file."""
+    with _locked(file):
+        kept: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+        wanted = {}
+        for model, config in configs.items():
+            for optimizer in OPTIMIZERS:
+                given = _trained(config, optimizer=optimizer)
+                key = digest_of(given, problem.digest(), ("train.learning_rate", "train.epochs", "train.steps", "seed"))
+                wanted[f"{model} {optimizer}"] = (key, given)
+        missing = {label: given for label, (key, given) in wanted.items() if key not in kept}
+        if missing:
+            found = interleaved({label: prepare_step(given, problem) for label, given in missing.items()}, REPEATS)
+            kept |= {wanted[label][0]: 1e3 * seconds.cpu for label, seconds in found.items()}
+            write_atomic(file, json.dumps(kept, indent=1).encode())
+    return {label: kept[key] for label, (key, _) in wanted.items()}
+
+
+def result_of(
+    name: str, model: str, config: Config, problem: Problem, seconds: float, costs: dict[str, float], folder: Path
+) -> Result:
+    """Return a system trained with all pairs of optimizer and rate for a third of the time, with the best for all."""
+    data = problem.digest()
+
+    def cell(optimizer: str, rate: float, share: float, seed: int) -> Cell:
+        steps = max(int(share * seconds / costs[f"{model} {optimizer}"] * 1e3), 1)
+        given = _trained(config, optimizer=optimizer, learning_rate=rate, steps=steps, epochs=None)
+        return Cell(complete(given.model_copy(update={"seed": seed}), problem), data, folder)
+
+    tried = {}
+    for optimizer in OPTIMIZERS:
+        for rate in RATES:
+            try:
+                tried[optimizer, rate] = measured(cell(optimizer, rate, TRIAL, 0)).validation
+            except BusyError:
+                raise
+            except UserError as error:  # diverged
+                print(f"{name}, {model}, {optimizer} {rate:g}: {error}", flush=True)
+    optimizer, rate = min(tried, key=lambda pair: tried[pair])
+    cells = [cell(optimizer, rate, 1, seed) for seed in SEEDS]
+    found = [measured(c) for c in cells]
+    steps = cells[0].config.train.steps
+    assert steps is not None
+    size = sum(p.numel() for p in found[0].run.surrogate().model.parameters())
+    errors = [m.validation for m in found], [m.error for m in found]
+    mode = str(config.surrogate.mode)
+    cost = costs[f"{model} {optimizer}"]
+    key = key_of(config, data, seconds)
+    return Result(name, model, seconds, key, optimizer, rate, mode, steps, size, cost, *errors)
+
+
+def _trained(config: Config, **train: Any) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update=train)})
+
+
+def key_of(config: Config, data: str, seconds: float) -> str:
+    """Return a digest of what decides a result."""
+    chosen = ("train.learning_rate", "train.optimizer", "train.epochs", "train.steps", "seed")
+    return hashlib.sha256(f"{digest_of(config, data, chosen)} {seconds}".encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def kept_results(file: Path) -> list[Result]:
+    """Return all results of the file."""
+    return [Result(**r) for r in json.loads(file.read_text())] if file.exists() else []
+
+
+def keep(file: Path, result: Result, lock: Path) -> None:
+    """Add a result to the file, in place of an older one for the same system, set and budget."""
+    with _locked(lock):
+        others = [
+            r for r in kept_results(file) if (r.set, r.model, r.seconds) != (result.set, result.model, result.seconds)
+        ]
+        results = sorted([*others, result], key=lambda r: (r.seconds, list(SETS).index(r.set), r.error))
+        write_atomic(file, (json.dumps([asdict(r) for r in results], indent=1) + "\n").encode())
+
+
+def page(results: list[Result]) -> str:
+    """Return the tables: one for each budget, a row for each set, errors in percent, and the choices below."""
+    text = [
+        "# Equal seconds of training",
+        "",
+        "Made by `python -m benchmarks.equal_time`. Test errors in %, mean of two seeds.",
+    ]
+    for seconds in sorted({r.seconds for r in results}):
+        found = {(r.set, r.model): r for r in results if r.seconds == seconds}
+        models = [m for m in MODELS if any(model == m for _, model in found)]
+        lines = []
+        for name in (s for s in SETS if any(found_set == s for found_set, _ in found)):
+            row = {m: found[name, m].error for m in models if (name, m) in found}
+            others = [e for m, e in row.items() if m != "ikno-tp"]
+            ratio = f"{row['ikno-tp'] / min(others):.2f}" if "ikno-tp" in row and others else "-"
+            lines.append([name, *(f"{100 * row[m]:.2f}" if m in row else "-" for m in models), ratio])
+        text += ["", f"## {seconds:g} seconds", "", markdown_table(["", *models, "of the best other"], lines)]
+        rows = [
+            [
+                r.set,
+                r.model,
+                r.optimizer,
+                f"{r.rate:g}",
+                r.mode,
+                f"{r.steps:,}",
+                f"{r.milliseconds:.1f}",
+                f"{r.parameters:,}",
+            ]
+            + [" ".join(f"{100 * e:.2f}" for e in errors) for errors in (r.validation, r.test)]
+            for r in found.values()
+        ]
+        header = ["", "model", "optimizer", "rate", "mode", "steps", "ms / step", "parameters", "validation", "test"]
+        text += ["", markdown_table(header, rows)]
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    parser = measure.arguments(__doc__, repeats=1, threads=1)
+    parser.add_argument("--out", type=Path, default=Path("equal-time"), help="folder of data and runs")
+    parser.add_argument("--real", type=Path, default=Path("real"), help="folder that holds those of the real sets")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS), help="these sets only")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="these models only")
+    parser.add_argument("--seconds", type=float, default=60.0, help="budget (default 60)")
+    parser.add_argument("--results", type=Path, default=PAGES / "equal-time.json", help="file of all results")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    busy = []
+    for name in args.sets:
+        configs, problem = configs_of(name, args.models, args.out, args.real)
+        costs = milliseconds_of(configs, problem, args.out / f"{name}-costs.json")
+        for model, config in configs.items():
+            if key_of(config, problem.digest(), args.seconds) in {r.key for r in kept_results(args.results)}:
+                continue
+            try:
+                result = result_of(name, model, config, problem, args.seconds, costs, args.out / "runs" / name)
+            except BusyError:
+                busy.append(f"{name}, {model}")
+                continue
+            keep(args.results, result, args.out / "results")
+            validation = sum(result.validation) / len(result.validation)
+            print(f"{name}, {model}: {result.optimizer} {result.rate:g}, validation {validation:.4f}", flush=True)
+    for label in busy:
+        print(f"{label}: another process is at it; start again when it is done")
+    if args.results == PAGES / "equal-time.json":
+        (PAGES / "equal-time.md").write_text(page(kept_results(args.results)))
+
+
+if __name__ == "__main__":
+    main()
