@@ -205,23 +205,32 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
             if metadata.get("format") != str(FORMAT):
                 raise UserError(f"{path}: format {metadata.get('format')!r} is unknown, this version reads {FORMAT}")
             names = list(file.keys())
+            stored = {n: n if n in names else former_name(n) for n in expected or {}}
             for name, tensor in (expected or {}).items():
-                if name not in names:
+                if stored[name] not in names:
                     raise UserError(f"{path}: {name} is missing; the checkpoint is of another model")
-                shape = list(file.get_slice(name).get_shape())
+                shape = list(file.get_slice(stored[name]).get_shape())
                 if shape != list(tensor.shape):
                     raise UserError(f"{path}: {name} has shape {shape}, the config says {list(tensor.shape)}")
             tensors = {name: file.get_tensor(name) for name in names}
-        for name, tensor in (expected or {}).items():
-            if tensors[name].dtype != tensor.dtype:
-                raise UserError(f"{path}: {name} has the type {tensors[name].dtype}, expected {tensor.dtype}")
         if metadata.get("sha256") != _content_digest(tensors, metadata.get("state", "")):
             raise UserError(f"{path}: the checksum does not agree; the file is damaged, use the other checkpoint")
+        for name, tensor in (expected or {}).items():
+            tensors[name] = tensors.pop(stored[name])
+            if tensors[name].dtype != tensor.dtype:
+                raise UserError(f"{path}: {name} has the type {tensors[name].dtype}, expected {tensor.dtype}")
         return tensors, dict(json.loads(metadata["state"]))
     except UserError:
         raise
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # also RecursionError
         raise UserError(f"{path}: not a readable checkpoint, or cut short: {error}") from None
+
+
+def former_name(name: str) -> str:
+    """Return the name that weights had when every processor was a transformer."""
+    for now, then in ((".processor.", ".transformer."), (".mix_norm.", ".attention_norm."), (".mixer.", ".")):
+        name = name.replace(now, then)
+    return name
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from ikno.linalg.geometry import Cells, Cloud, Grid, Team, locate
 from ikno.linalg.interpolation import Interpolation
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
 from ikno.linalg.polynomials import lagrange, lobatto, nodes_needed
-from ikno.linalg.resolvents import RESOLVENTS, Apply, Resolvent, dense, tensor_product, truncated, vanilla
+from ikno.linalg.resolvents import RESOLVENTS, Apply, Resolvent, dense, inverses, tensor_product, truncated, vanilla
 from ikno.linalg.series import Convergence, convergence, inverse_power, spectral_radius
 from ikno.linalg.weights import density_weights
 
@@ -39,6 +39,7 @@ __all__ = [
     "density_weights",
     "grid_to_points",
     "inverse_power",
+    "inverses",
     "kron_apply",
     "kron_dense",
     "lagrange",

@@ -83,9 +83,13 @@ def tensor_product(factors: Factors, alpha: Float[Tensor, "*stack"] | float) -> 
 
     Stacks of factors with one alpha each act on v of shape [batch, stack, *grid, width]. Paper: IKNOTP, TPinv.
     """
-    alpha = _as_tensor(alpha, factors)
-    inverses = [_inverse(k, alpha) for k in factors]
-    return lambda v: kron_apply(inverses, v)
+    found = inverses(factors, alpha)
+    return lambda v: kron_apply(found, v)
+
+
+def inverses(factors: Factors, alpha: Float[Tensor, "*stack"] | float) -> list[Float[Tensor, "*stack _ _"]]:
+    """Return (I - alpha K_j)^-1 of every axis, in float64: the factors of the tensor product of resolvents."""
+    return [_inverse(k, _as_tensor(alpha, factors)) for k in factors]
 
 
 def truncated(factors: Factors, alpha: Float[Tensor, ""] | float, order: int = 1) -> Apply:

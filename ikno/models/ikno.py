@@ -1,9 +1,10 @@
-"""IKNO: tokens on a cloud -> latent grid -> transformer -> any query points, all through infinite-order kernels.
+"""IKNO: tokens on a cloud -> latent grid -> processor -> any query points, all through infinite-order kernels.
 
-V_G  = K_inf K_GP V_P,   V'_G = TransformerEncoder(V_G),   u(x) = MLP_head(k(x)^T K_inf V'_G)
+V_G  = K_inf K_GP V_P,   V'_G = Processor(V_G),   u(x) = MLP_head(k(x)^T K_inf V'_G)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Annotated, Literal
@@ -14,36 +15,39 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import (
     RESOLVENTS,
+    Apply,
     Cloud,
     Contraction,
     Grid,
+    Local,
     Team,
     contraction,
     density_weights,
+    inverses,
+    kron_apply,
     locate,
 )
 from ikno.models.kernels import BaseKernel, LinearWindow
-from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Transformer, Width, grid_rotation, recompute
+from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
+from ikno.models.processors import PROCESSORS, ProcessorSettings
 
-# The transformer sees every latent point as a token: more than this is a slip of the hand, not a model.
+# The processor sees every latent point: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
 
-Affine = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]
 ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 
 
-class IKNOSettings(Settings):
-    """The paper's parameter table (first block) and what the paper leaves open (second block)."""
+class IKNOSettings(ProcessorSettings):
+    """The paper's parameter table (first block) and what the paper leaves open (second block).
+
+    ``point_width``: channels that travel between points and grid; None: ``d_model``, as published. ``conditions``: the
+    last so many features are numbers of the whole cloud (time, lead), which scale and shift the norms of the processor.
+    """
 
     d_model: Width = 256
-    num_heads: PositiveInt = 8
-    num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
-    ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     nerf_frequencies: Annotated[int, Field(ge=0, le=1000)] = 1
     nerf_include_input: bool = True
     nerf_log_sampling: bool = True
@@ -66,11 +70,12 @@ class IKNOSettings(Settings):
     decoder_resolvent: ResolventName | None = None
     order: Annotated[int, Field(ge=0)] = 1
     normalize_branches: bool = True
-    positions: Literal["none", "rotary"] = "none"
+    point_width: Width | None = None
+    processor: Literal["attention", "kernels"] = "attention"
+    conditions: Annotated[int, Field(ge=0, le=1000)] = 0
     point_weights: Literal["uniform", "density", "sum"] = "uniform"
     contraction: Literal["auto", "dense", "local"] = "auto"
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    checkpointing: bool = False
     point_chunk: PositiveInt = 65536
 
     @model_validator(mode="after")
@@ -85,6 +90,8 @@ class IKNOSettings(Settings):
                 object.__setattr__(self, name, filled)
             elif len(getattr(self, name)) != self.num_kernels:
                 raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")
+        if self.point_width is not None and (self.encoder != "kernel" or not self.normalize_branches):
+            raise ValueError("point_width needs encoder='kernel' and normalize_branches=true")
         if self.alpha_sign == "keep" and 0 in self.kernel_alpha:
             raise ValueError("an alpha of 0 has no sign to keep; use a nonzero kernel_alpha or alpha_sign='free'")
         return self
@@ -118,19 +125,24 @@ class IKNO(nn.Module):
         self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.team: Team | None = None
         self.grid = s.grid(dim)
-        width = s.d_model
+        width, narrow = s.d_model, s.point_width or s.d_model
         self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
-        self.embedding = MLP(self.nerf.width(dim) + in_channels, width, width)
+        self.embedding = MLP(self.nerf.width(dim) + in_channels, width, narrow)
         self.kernels = nn.ModuleList(_kernels(s, dim))
-        branches = len(self.kernels) * width
+        branches = len(self.kernels)
         self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
-        self.encoder_fusion = _fusion(branches if self.attention is None else width, width, s.normalize_branches)
-        self.transformer = Transformer(width, s.num_heads, s.num_layers, s.ff_mult, s.dropout, s.checkpointing)
-        rotation = grid_rotation(self.grid.size, width // s.num_heads) if s.positions == "rotary" else None
-        self.rotation: Tensor | None
-        self.register_buffer("rotation", rotation, persistent=False)
-        self.decoder_fusion = _fusion(branches, width, s.normalize_branches)
-        self.head = MLP(width, width, out_channels)
+        if s.conditions > in_channels:
+            raise UserError(f"model.conditions: {s.conditions} of the features, but there are only {in_channels}")
+        if s.point_width is None:
+            self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
+        else:
+            self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
+        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, s.conditions)
+        if s.point_width is None:
+            self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
+        else:
+            self.decoder_fusion = nn.Linear(branches * width, narrow)
+        self.head = MLP(narrow, width, out_channels)
 
     def forward(
         self,
@@ -142,8 +154,11 @@ class IKNO(nn.Module):
     ) -> Float[Tensor, "batch queries out_channels"]:
         """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
         cloud = self.locate(points, mask)
-        state = self.encode(features, cloud, weights, mask)
-        values = self.decode(state, cloud if queries is None else queries)
+        there = None if self.attention else self._propagation(cloud, self.settings.resolvent)
+        state = self._encode(features, cloud, weights, mask, there)
+        again = queries is None and self._decoder_resolvent == self.settings.resolvent
+        back = there if there and again else self._propagation(cloud if queries is None else self.locate(queries))
+        values = self._decode(state, back)
         return values if queries is not None or mask is None else values * mask[..., None]
 
     def locate(
@@ -167,65 +182,106 @@ class IKNO(nn.Module):
         ``weights`` are quadrature weights of the points in any unit (cell volumes, for instance); they are scaled to
         sum to the number of grid points, so that refining a cloud leaves the sums unchanged.
         """
-        cloud = self.locate(points, mask)
+        return self._encode(features, self.locate(points, mask), weights, mask)
+
+    def _encode(
+        self,
+        features: Tensor,
+        cloud: Cloud,
+        weights: Tensor | None,
+        mask: Tensor | None,
+        there: "Propagation | None" = None,
+    ) -> Tensor:
         self._check(features, cloud)
         if mask is not None:
             features = features.masked_fill(~mask[..., None], 0)
-        weights = self._weights(cloud, weights, mask)
-        latent = self._to_latent(features, cloud, weights, mask)
-        tokens = self.transformer(latent.flatten(1, -2), self.rotation)
-        return tokens.view(latent.shape)
+        latent = self._to_latent(features, cloud, self._weights(cloud, weights, mask), mask, there)
+        return self.processor(latent, self._condition(features, mask))
+
+    def _condition(self, features: Tensor, mask: Tensor | None) -> Float[Tensor, "batch conditions"] | None:
+        """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
+        if not self.settings.conditions:
+            return None
+        given = features[..., -self.settings.conditions :]
+        return given.mean(1) if mask is None else given.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
     def decode(
         self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
     ) -> Float[Tensor, "batch queries out_channels"]:
         """Return the values at the queries."""
-        form = self._contraction(self.locate(queries))
-        with torch.autocast(state.device.type, enabled=False):
-            state = state.to(self._dtype)[:, None].expand(-1, len(self.kernels), *state.shape[1:])
-            grids = self._resolve(state, self.settings.decoder_resolvent)
-            if self._fuses_on_grid:
-                weights = self._decoder_mlp.first.weight.unflatten(1, (len(self.kernels), -1))
-                grids = torch.einsum("bq...c,dqc->bq...d", grids, weights)
-            branches = form.to_points(grids, summed=self._fuses_on_grid).flatten(2)
-        read = partial(self._read, _composed(self._decoder_mlp.last, self.head.first))
-        return self._in_chunks(read, branches)
+        return self._decode(state, self._propagation(self.locate(queries)))
 
-    def _to_latent(self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the fused latent features V_G before the transformer."""
+    def _decode(self, state: Tensor, back: "Propagation") -> Tensor:
+        first = self._on_grid
+        with torch.autocast(state.device.type, enabled=False):
+            state = state.to(self._dtype)
+            if first is None:
+                grids = state[:, None].expand(-1, len(self.kernels), *state.shape[1:])
+            else:  # linear maps of the channels commute with the sums: on the grid there are fewer points
+                grids = torch.einsum("b...c,dqc->bq...d", state, first.weight.unflatten(1, (len(self.kernels), -1)))
+            arrived = back.to_points(grids, summed=first is not None).flatten(2)
+            if first is not None:
+                arrived = arrived + first.bias
+        return self._in_chunks(self._reader(), arrived)
+
+    @property
+    def _on_grid(self) -> nn.Linear | None:
+        """The first map of the decoder where it is linear: it acts on the grid, and one sum of all branches travels."""
+        if isinstance(self.decoder_fusion, nn.Linear):
+            return self.decoder_fusion
+        return self.decoder_fusion.first if isinstance(self.decoder_fusion, MLP) else None
+
+    def _reader(self) -> Callable[[Tensor], Tensor]:
+        """Return the map from what arrives at a query to the values there."""
+        if isinstance(self.decoder_fusion, nn.Linear):
+            return self.head
+        fusion = self.decoder_fusion if isinstance(self.decoder_fusion, MLP) else self.decoder_fusion[1]
+        assert isinstance(fusion, MLP)
+        # The last map of the fusion and the first of the head have nothing between them: one product instead of two.
+        weight = self.head.first.weight @ fusion.last.weight
+        bias = self.head.first.weight @ fusion.last.bias + self.head.first.bias
+
+        def read(arrived: Tensor) -> Tensor:
+            if fusion is self.decoder_fusion:
+                hidden = F.gelu(arrived)
+            else:
+                hidden = fusion.hidden(self.decoder_fusion[0](arrived))
+            return self.head.last(F.gelu(F.linear(hidden, weight, bias)))
+
+        return read
+
+    def _to_latent(
+        self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None, there: "Propagation | None" = None
+    ) -> Tensor:
+        """Return the fused latent features V_G before the processor."""
         inputs = self._inputs(features, cloud)
         if self.attention is not None:
             everywhere = weights.expand(-1, cloud.shape[1])
             tokens, latent = self.embedding(inputs), self.grid.points(cloud.points)
             mixed = self.attention(tokens, cloud.points, latent, everywhere, mask, cloud.team)
             return self.encoder_fusion(mixed).view(mixed.shape[0], *self.grid.size, -1)
-        # Tokens are v = W h + b: the sums are taken of (h, 1), and (W, b) waits for the grid, which is smaller.
-        hidden = self._in_chunks(self.embedding.hidden, inputs)
+        # Tokens are v = W h + b. Where h is not wider, the sums are taken of (h, 1), and (W, b) waits for the grid.
+        waits = self.settings.point_width is None
+        tokens = self._in_chunks(self.embedding.hidden if waits else self.embedding, inputs)
         with torch.autocast(features.device.type, enabled=False):
-            hidden = F.pad(hidden.to(self._dtype), (0, 1), value=1.0)
+            tokens = F.pad(tokens.to(self._dtype), (0, 1), value=1.0) if waits else tokens.to(self._dtype)
             equal = weights.shape[1] == 1  # a factor on the grid
-            sums = self._contraction(cloud).to_grid(hidden if equal else hidden * weights[..., None])
+            there = there or self._propagation(cloud, self.settings.resolvent)
+            sums = there.to_grid(tokens if equal else tokens * weights[..., None])
             if equal:
                 sums = sums * weights.view(-1, *(1,) * (self.dim + 2))
-            resolved = self._resolve(sums, self.settings.resolvent)
-            if cloud.team is not None:  # all before is linear in the sums over points, so their parts may be added here
-                resolved = cloud.team.total(resolved)
-        last = self.embedding.last
-        branches = F.linear(resolved.movedim(1, -2), torch.cat([last.weight, last.bias[:, None]], 1))
+            if cloud.team is not None:  # all is linear in the sums over points, so their parts may be added here
+                sums = cloud.team.total(sums)
+        branches = sums.movedim(1, -2)
+        if waits:
+            last = self.embedding.last
+            branches = F.linear(branches, torch.cat([last.weight, last.bias[:, None]], 1))
         return self.encoder_fusion(branches.flatten(-2))
 
     def _inputs(self, features: Tensor, cloud: Cloud) -> Tensor:
         """Return (psi(x), a(x)), of which tokens are made: v(x) = MLP(psi(x), a(x))."""
         psi = self.nerf(cloud.points).expand(features.shape[0], -1, -1)
         return torch.cat([psi, features.to(psi.dtype)], -1)
-
-    def _read(self, to_head: Affine, branches: Tensor) -> Tensor:
-        """Return the values for what has arrived at the queries."""
-        if self._fuses_on_grid:
-            hidden = F.gelu(branches + self._decoder_mlp.first.bias)
-        else:
-            hidden = self._decoder_mlp.hidden(self.decoder_fusion[0](branches))
-        return self.head.last(F.gelu(F.linear(hidden, *to_head)))
 
     def _in_chunks(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "batch points width"]) -> Tensor:
         """Return a function of each point, ``point_chunk`` of them at a time, which bounds the memory."""
@@ -236,35 +292,24 @@ class IKNO(nn.Module):
     def _contraction(self, cloud: Cloud) -> Contraction:
         return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance)
 
-    @property
-    def _fuses_on_grid(self) -> bool:
-        """Whether the decoder's fusion begins with a linear map of all branches.
-
-        It then acts on the grid, where there are fewer points, and a single sum over the branches goes to the queries.
-        """
-        return not self.settings.normalize_branches
-
-    @property
-    def _decoder_mlp(self) -> MLP:
-        mlp = self.decoder_fusion if self._fuses_on_grid else self.decoder_fusion[1]
-        assert isinstance(mlp, MLP)
-        return mlp
-
-    def _resolve(
-        self, v: Float[Tensor, "batch kernels *grid width"], name: ResolventName | None
-    ) -> Float[Tensor, "batch kernels *grid width"]:
-        """Apply the resolvent of each kernel to its own grid values."""
-        name = name or self.settings.resolvent
-        factors = [k.factors(self.grid) for k in self.branches]
-        alphas = [k.alpha for k in self.branches]
-        by_factor = v.reshape(*v.shape[:2], *(k.shape[0] for k in factors[0]), v.shape[-1])
+    def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> "Propagation":
+        """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
+        name = resolvent or self._decoder_resolvent
+        form, factors = self._contraction(cloud), [k.factors(self.grid) for k in self.branches]
+        alphas, sizes = [k.alpha for k in self.branches], [k.shape[0] for k in factors[0]]
         if name == "tensor_product":  # of all kernels at once
-            stacked = [torch.stack(axis) for axis in zip(*factors, strict=True)]
-            return RESOLVENTS[name](stacked, torch.stack(alphas))(by_factor).view(v.shape)
-        resolvent = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
-        pairs = zip(factors, alphas, strict=True)
-        resolved = [resolvent(k, alpha)(by_factor[:, q]) for q, (k, alpha) in enumerate(pairs)]
-        return torch.stack(resolved, 1).view(v.shape)
+            axes = inverses([torch.stack(axis) for axis in zip(*factors, strict=True)], torch.stack(alphas))
+            if isinstance(form, Local):  # (R_1 (x) R_2) (T_1 (x) T_2) = R_1 T_1 (x) R_2 T_2
+                tables = tuple(r @ t for r, t in zip(axes, form.tables, strict=True))
+                return Propagation(replace(form, tables=tables))
+            return Propagation(form, _by_factor(sizes, lambda v: kron_apply(axes, v)))
+        make = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
+        each = [make(*pair) for pair in zip(factors, alphas, strict=True)]
+        return Propagation(form, _by_factor(sizes, _each(each)))
+
+    @property
+    def _decoder_resolvent(self) -> ResolventName:
+        return self.settings.decoder_resolvent or self.settings.resolvent
 
     def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
         """Return the weights of the sum over points, which add up to the number M of grid points, except for ``sum``.
@@ -323,9 +368,36 @@ def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
     return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
 
 
-def _composed(first: nn.Linear, second: nn.Linear) -> Affine:
-    """Return weight and bias of the second map after the first: one product per point instead of two."""
-    return second.weight @ first.weight, second.weight @ first.bias + second.bias
+@dataclass(frozen=True)
+class Propagation:
+    """K_inf K_GP between a cloud and the grid, and its transpose, for all kernels: the sums and then the resolvents.
+
+    No ``resolve``: the sums have the resolvents in their tables.
+    """
+
+    form: Contraction
+    resolve: Callable[[Tensor], Tensor] | None = None
+
+    def to_grid(self, values: Float[Tensor, "batch points width"]) -> Float[Tensor, "batch kernels *grid width"]:
+        """Return K_inf K_GP v for each kernel."""
+        sums = self.form.to_grid(values)
+        return sums if self.resolve is None else self.resolve(sums)
+
+    def to_points(
+        self, grids: Float[Tensor, "batch kernels *grid width"], summed: bool
+    ) -> Float[Tensor, "batch points branches width"]:
+        """Return K_PG K_inf g for each kernel and its own g, or the sum of all."""
+        return self.form.to_points(grids if self.resolve is None else self.resolve(grids), summed)
+
+
+def _by_factor(sizes: list[int], apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a map of [batch, kernels, *grid, width] that sees the grid in the shape of the factors, flat for one."""
+    return lambda v: apply(v.reshape(*v.shape[:2], *sizes, v.shape[-1])).view(v.shape)
+
+
+def _each(applies: Sequence[Apply]) -> Callable[[Tensor], Tensor]:
+    """Return a map of [batch, kernels, *grid, width] by a function of each kernel's own values."""
+    return lambda v: torch.stack([apply(v[:, q]) for q, apply in enumerate(applies)], 1)
 
 
 def _fusion(inputs: int, width: int, normalize: bool) -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""The small parts that models share: positional features, perceptrons, transformer blocks."""
+"""The small parts that models share: positional features, perceptrons, rotations, cross-attention."""
 
 from itertools import pairwise
 from typing import Annotated
@@ -78,56 +78,6 @@ class MLP(nn.Sequential):
         layer = self[index]
         assert isinstance(layer, nn.Linear)
         return layer
-
-
-class TransformerBlock(nn.Module):
-    """Pre-norm block: x + attention(norm(x)), then x + perceptron(norm(x))."""
-
-    def __init__(self, width: int, heads: int, ff_mult: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = MLP(width, ff_mult * width, width)
-
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
-    ) -> Float[Tensor, "batch tokens width"]:
-        """Return the mixed tokens; with a rotation attention knows where they are relative to each other."""
-        batch, tokens, width = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
-        x = x + self._drop(self.out(mixed.transpose(1, 2).reshape(batch, tokens, width)))
-        return x + self._drop(self.mlp(self.mlp_norm(x)))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
-
-
-class Transformer(nn.Module):
-    """A stack of pre-norm blocks with a closing norm. Paper: TransformerEncoder, the latent processor."""
-
-    def __init__(
-        self, width: int, heads: int, layers: int, ff_mult: int = 4, dropout: float = 0.0, checkpointing: bool = False
-    ) -> None:
-        super().__init__()
-        self.checkpointing = checkpointing
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, ff_mult, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
-    ) -> Float[Tensor, "batch tokens width"]:
-        """Return the processed tokens."""
-        for block in self.blocks:
-            again = self.checkpointing and torch.is_grad_enabled()
-            x = recompute(block, x, rotation) if again else block(x, rotation)
-        return self.norm(x)
 
 
 def grid_rotation(size: tuple[int, ...], width: int) -> Float[Tensor, "2 tokens pairs"]:

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.models.layers import MLP, TransformerBlock, Width
+from ikno.models.layers import MLP, Width
 from ikno.models.neighbors import along_curve, flat, within
+from ikno.models.processors import Block, SelfAttention
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, split_heads
 
 Heads = Annotated[int, Field(ge=1, le=1024)]
@@ -231,7 +232,9 @@ def _taken(x: Float[Tensor, "batch points width"], index: Int[Tensor, "_ chosen"
 
 
 def _blocks(width: int, heads: int, depth: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), *(TransformerBlock(width, heads, 4, 0.0) for _ in range(depth)))
+    return nn.Sequential(
+        nn.Linear(width, width), *(Block(width, 4, 0.0, SelfAttention(width, heads)) for _ in range(depth))
+    )
 
 
 def _initialize(module: nn.Module) -> None:

@@ -178,7 +178,7 @@ class Training:
         """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        # Dropout: a team has one transformer on one grid, in as many copies.
+        # Dropout: a team has one processor on one grid, in as many copies.
         torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.number))
         self.surrogate.train()
         total = torch.zeros((), device=self.processes.device)
@@ -353,8 +353,8 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _compile(model: nn.Module) -> None:
-    """Compile the transformer, or a model without one as a whole; each size of batch has its own program."""
-    compiled = getattr(model, "transformer", model)
+    """Compile the processor, or a model without one as a whole; each size of batch has its own program."""
+    compiled = getattr(model, "processor", model)
     compiled.compile(dynamic=False)
 
 

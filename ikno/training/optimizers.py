@@ -75,13 +75,13 @@ def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.opt
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """Return the matrices that Muon is for: those of all wide linear maps, and of a transformer of any width.
+    """Return the matrices that Muon is for: those of all wide linear maps, and of a processor of any width.
 
     Maps from a few channels or to a few are no place for it: their rows or columns are not alike.
     """
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and (min(module.weight.shape) >= WIDE or ".transformer." in f".{name}"):
+        if isinstance(module, nn.Linear) and (min(module.weight.shape) >= WIDE or ".processor." in f".{name}"):
             found.append(module.weight)
     return found
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ikno.errors import UserError
-from ikno.linalg import grid_to_points, kron_dense
+from ikno.linalg import kron_dense
 from ikno.models import IKNO, MODELS, IKNOSettings, build
 from ikno.models.layers import grid_rotation
 
@@ -81,11 +81,11 @@ def test_rotary_positions_reach_the_processor_and_nothing_else(dim: int) -> None
     features, points = data(dim=dim)
     seen = []
     for model in (plain, turned):
-        model.transformer.register_forward_pre_hook(lambda _, given: seen.append(given))
+        model.processor.register_forward_pre_hook(lambda _, given: seen.append(given))
     a, b = (model.encode(features, points) for model in (plain, turned))
     assert torch.equal(seen[0][0], seen[1][0])
-    assert seen[0][1] is None
-    assert torch.equal(seen[1][1], grid_rotation(turned.grid.size, 8))
+    assert plain.processor.rotation is None
+    assert torch.equal(turned.processor.rotation, grid_rotation(turned.grid.size, 8))
     assert not close(a, b, 1e-3)
     assert torch.equal(plain.decode(a, points), turned.decode(a, points))
     for width in (3, 2 * dim - 2):  # of a head
@@ -228,8 +228,8 @@ def test_fusion_without_normalization_is_the_formula(contraction: str) -> None:
     model = small(normalize_branches=False, contraction=contraction)
     features, points = data()
     state = model.encode(features, points)
-    grids = model._resolve(state[:, None].expand(-1, 3, -1, -1, -1), None)
-    at_points = grid_to_points(grids, model.locate(points), model.branches, "dense")
+    same = state[:, None].expand(-1, 3, -1, -1, -1)
+    at_points = model._propagation(model.locate(points)).to_points(same, summed=False)
     assert close(model.decode(state, points), model.head(model.decoder_fusion(at_points.flatten(2))))
 
 
@@ -260,7 +260,7 @@ def test_infinite_order_is_the_formula() -> None:
         r @ k.matrix(points, model.grid)[0].T @ tokens * (30 / 40)
         for r, k in zip(inverses, model.branches, strict=True)
     ]
-    latent = model.transformer.norm(model.encoder_fusion(torch.cat(encoded, 1)))
+    latent = model.processor.norm(model.encoder_fusion(torch.cat(encoded, 1)))
     decoded = [k.matrix(queries, model.grid)[0] @ r @ latent for r, k in zip(inverses, model.branches, strict=True)]
     expected = model.head(model.decoder_fusion(torch.cat(decoded, 1)))
     assert close(model(features, points, queries)[0], expected, 1e-5)
@@ -282,10 +282,9 @@ def test_refining_the_cloud_leaves_the_latent_features(rule: str, normalize: boo
         branches = []
         for n in (4000, 16000):
             cloud = model.locate(points[:, :n])
-            form = model._contraction(cloud)
             tokens = model.embedding(model._inputs(smooth(points[:, :n]), cloud))
             weights = model._weights(cloud, None, None)
-            branches.append(model._resolve(form.to_grid(tokens * weights[..., None]), None))
+            branches.append(model._propagation(cloud).to_grid(tokens * weights[..., None]))
     for state in states[:2]:
         assert float((state - states[2]).norm() / states[2].norm()) < 0.05
     # Before any normalization: the features of encoder and grid have one unit, that of the tokens.
@@ -340,27 +339,26 @@ def test_degenerate_clouds_are_finite(name: str, kind: str) -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize(("name", "resolvent"), [("ikno-tp", "tensor_product"), ("ikno-vanilla", "vanilla")])
-def test_bfloat16_autocast_leaves_kernels_in_float32(
-    name: str, resolvent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["ikno-tp", "ikno-vanilla"])
+def test_bfloat16_autocast_leaves_kernels_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F11."""
     from ikno.models import ikno as module
 
     seen: list[torch.dtype] = []
-    original = module.RESOLVENTS[resolvent]
+    original = module.Propagation
 
-    def spy(factors, alpha):
-        apply = original(factors, alpha)
-
-        def recorded(v):
-            y = apply(v)
-            seen.extend([*(k.dtype for k in factors), alpha.dtype, v.dtype, y.dtype])
+    class Spy(original):
+        def to_grid(self, values):
+            y = super().to_grid(values)
+            seen.extend([values.dtype, y.dtype])
             return y
 
-        return recorded
+        def to_points(self, grids, summed):
+            y = super().to_points(grids, summed)
+            seen.extend([grids.dtype, y.dtype, *(t.dtype for t in getattr(self.form, "tables", ()))])
+            return y
 
-    monkeypatch.setitem(module.RESOLVENTS, resolvent, spy)
+    monkeypatch.setattr(module, "Propagation", Spy)
     model = small(name, d_model=32, num_layers=2)
     features, points = data(batch=4, points=200)
     target = smooth(points).sum(-1, keepdim=True)

@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from ikno.models.layers import CrossAttention, NerfFeatures, Transformer, grid_rotation, rotated
+from ikno.models.layers import CrossAttention, NerfFeatures, grid_rotation, rotated
 
 
 def test_nerf_default_is_the_papers() -> None:
@@ -28,39 +27,6 @@ def test_nerf_settings(log_sampling: bool, include_input: bool) -> None:
     assert features.width(3) == 3 * len(expected)
 
 
-@pytest.mark.parametrize("rotary", [False, True])
-def test_transformer_is_prenorm_attention_typed_out(rotary: bool) -> None:
-    torch.manual_seed(0)
-    model = Transformer(width=8, heads=2, layers=1, ff_mult=3).double()
-    x = torch.randn(2, 5, 8, dtype=torch.float64)
-    rotation = torch.stack([(a := torch.randn(5, 2, dtype=torch.float64)).cos(), a.sin()]) if rotary else None
-
-    def turned(v: torch.Tensor) -> torch.Tensor:
-        if rotation is None:
-            return v
-        c = torch.complex(v[..., :2], v[..., 2:]) * torch.complex(*rotation)
-        return torch.cat([c.real, c.imag], -1)
-
-    block = model.blocks[0]
-    parameters = dict(block.named_parameters())
-
-    def norm(v: torch.Tensor, name: str) -> torch.Tensor:
-        return F.layer_norm(v, (8,), parameters[f"{name}.weight"], parameters[f"{name}.bias"])
-
-    def linear(v: torch.Tensor, name: str) -> torch.Tensor:
-        return v @ parameters[f"{name}.weight"].T + parameters[f"{name}.bias"]
-
-    q, k, v = linear(norm(x, "attention_norm"), "qkv").split(8, -1)
-    heads = []
-    for h in (slice(0, 4), slice(4, 8)):
-        scores = torch.softmax(turned(q[..., h]) @ turned(k[..., h]).mT / 2, -1)
-        heads.append(scores @ v[..., h])
-    y = x + linear(torch.cat(heads, -1), "out")
-    y = y + linear(F.gelu(linear(norm(y, "mlp_norm"), "mlp.0")), "mlp.2")
-    y = F.layer_norm(y, (8,), model.norm.weight, model.norm.bias)
-    assert torch.allclose(model(x, rotation), y, atol=1e-12)
-
-
 def test_the_attention_of_rotated_tokens_depends_on_offsets_only() -> None:
     cos, sin = rotation = grid_rotation((5, 6), 14)  # seven pairs: three frequencies per axis, one pair without
     angles = torch.complex(cos, sin)
@@ -71,25 +37,6 @@ def test_the_attention_of_rotated_tokens_depends_on_offsets_only() -> None:
     scores = (q @ k.T).view(5, 6, 5, 6)
     assert torch.allclose(scores[0, 1, 2, 4], scores[2, 2, 4, 5], atol=1e-4)
     assert not torch.allclose(scores[0, 1, 2, 4], scores[0, 1, 4, 2], atol=1e-2)
-
-
-def test_checkpointing_and_dropout() -> None:
-    torch.manual_seed(0)
-    plain = Transformer(8, 2, 2, dropout=0.3)
-    saving = Transformer(8, 2, 2, dropout=0.3, checkpointing=True)
-    saving.load_state_dict(plain.state_dict())
-    x = torch.randn(1, 6, 8)
-    grads = []
-    for model in (plain, saving):
-        torch.manual_seed(1)
-        model(x).square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    for a, b in zip(*grads, strict=True):
-        assert a is not None
-        assert torch.equal(a, b)
-    assert not torch.equal(plain(x), plain(x))
-    plain.eval()
-    assert torch.equal(plain(x), plain(x))
 
 
 def test_cross_attention_is_a_weighted_average() -> None:

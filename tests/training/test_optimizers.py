@@ -55,12 +55,12 @@ def test_matrices_without_a_gradient_stay() -> None:
 
 
 def test_muon_is_for_matrices_inside_the_model() -> None:
-    """Those between wide layers, and those of a transformer; AdamW has all the rest, and nothing is left out."""
+    """Those between wide layers, and those of a processor; AdamW has all the rest, and nothing is left out."""
     plain = nn.Sequential(nn.Linear(3, 32), nn.Linear(32, 48), nn.LayerNorm(48), nn.Linear(48, 1))
     assert [tuple(p.shape) for p in inner_matrices(plain)] == [(48, 32)]
-    with_transformer = nn.ModuleDict({"transformer": nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "head": plain})
-    assert [tuple(p.shape) for p in inner_matrices(with_transformer)] == [(8, 8), (48, 32)]
-    assert inner_matrices(nn.ModuleDict({"transformer": nn.LayerNorm(8), "head": nn.Linear(8, 8)})) == []
+    with_processor = nn.ModuleDict({"processor": nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "head": plain})
+    assert [tuple(p.shape) for p in inner_matrices(with_processor)] == [(8, 8), (48, 32)]
+    assert inner_matrices(nn.ModuleDict({"processor": nn.LayerNorm(8), "head": nn.Linear(8, 8)})) == []
     muon, adamw = make_optimizers(plain, TrainSettings(optimizer="muon"))
     groups = [{id(p) for g in o.param_groups for p in g["params"]} for o in (muon, adamw)]
     assert groups[0] | groups[1] == {id(p) for p in plain.parameters()}

@@ -1,0 +1,282 @@
+"""Processors: what turns the latent grid into itself, between the sums from the points and those to the queries.
+
+A processor is called as ``processor(latent, condition)``; the condition (time, lead, all that is constant over a cloud)
+scales and shifts its norms. ``attention`` sees all latent points as tokens, ``kernels`` mixes along the axes of the
+grid with resolvents of learned kernels, which costs less and has few parameters.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ikno.config import Settings
+from ikno.errors import UserError
+from ikno.models.layers import MLP, grid_rotation, recompute, rotated
+
+Latent = Float[Tensor, "batch *grid width"]
+Condition = Float[Tensor, "batch conditions"]
+
+
+class ProcessorSettings(Settings):
+    """Sizes of a processor.
+
+    ``free``: the kernels of ``kernels`` alone, with a learned profile of the distance or a free matrix added to each,
+    or free matrices only.
+    """
+
+    num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
+    num_heads: PositiveInt = 8
+    ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    checkpointing: bool = False
+    patch_size: PositiveInt = 1
+    positions: Literal["none", "rotary"] = "none"
+    free: Literal["none", "profile", "added", "only"] = "profile"
+    head_scales: tuple[PositiveFloat, PositiveFloat] = (1.0, 16.0)
+    head_alpha: PositiveFloat = 1.0
+
+
+class Processor(Protocol):
+    """Any module from a latent grid to a latent grid of the same shape."""
+
+    def __call__(self, latent: Latent, condition: Condition | None = None) -> Latent:
+        """Return the processed grid."""
+        ...
+
+
+class Modulation(nn.Module):
+    """Scales s and shifts b of all norms of a processor, a perceptron of the condition: norm(v) (1 + s) + b.
+
+    The last map starts at zero, so that at first the condition changes nothing.
+    """
+
+    def __init__(self, conditions: int, norms: int, width: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.norms, self.width = norms, width
+        self.mlp = MLP(conditions, hidden, norms * 2 * width)
+        nn.init.zeros_(self.mlp.last.weight)
+        nn.init.zeros_(self.mlp.last.bias)
+
+    def forward(self, condition: Condition) -> Float[Tensor, "norms 2 batch width"]:
+        """Return scale and shift of every norm."""
+        return self.mlp(condition).view(-1, self.norms, 2, self.width).permute(1, 2, 0, 3)
+
+
+def modulated(
+    v: Float[Tensor, "batch *space width"], modulation: Float[Tensor, "2 batch width"] | None
+) -> Float[Tensor, "batch *space width"]:
+    """Return v (1 + s) + b; v itself where there is no condition."""
+    if modulation is None:
+        return v
+    scale, shift = modulation.view(2, v.shape[0], *(1,) * (v.ndim - 2), v.shape[-1])
+    return torch.addcmul(v + shift, v, scale)
+
+
+class Block(nn.Module):
+    """Pre-norm block: v + mixer(norm(v)), then v + perceptron(norm(v)). Relatives differ in the mixer."""
+
+    def __init__(self, width: int, ff_mult: int, dropout: float, mixer: nn.Module) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.mix_norm = nn.LayerNorm(width)
+        self.mixer = mixer
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = MLP(width, ff_mult * width, width)
+
+    def forward(self, v: Tensor, how: Any = None, modulation: Float[Tensor, "2 2 batch width"] | None = None) -> Tensor:
+        """Return the mixed values; ``how`` is what the mixer takes beside them."""
+        first, second = (None, None) if modulation is None else modulation
+        v = v + self._drop(self.mixer(modulated(self.mix_norm(v), first), how))
+        return v + self._drop(self.mlp(modulated(self.mlp_norm(v), second)))
+
+    def _drop(self, v: Tensor) -> Tensor:
+        return F.dropout(v, self.dropout, self.training) if self.dropout else v
+
+
+class Stack(nn.Module):
+    """Blocks in a row, each with two norms that the condition modulates, and a closing norm."""
+
+    def __init__(
+        self, width: int, settings: ProcessorSettings, conditions: int, mixer: Callable[[], nn.Module]
+    ) -> None:
+        super().__init__()
+        s = settings
+        self.conditions, self.checkpointing = conditions, s.checkpointing
+        self.blocks = nn.ModuleList(Block(width, s.ff_mult, s.dropout, mixer()) for _ in range(s.num_layers))
+        self.norm = nn.LayerNorm(width)
+        self.modulation = Modulation(conditions, 2 * s.num_layers, width) if conditions and s.num_layers else None
+
+    def stacked(self, v: Tensor, condition: Tensor | None, hows: Sequence[Any]) -> Tensor:
+        """Return v after all blocks; ``hows`` has for each of them what its mixer takes."""
+        found = 0 if condition is None else condition.shape[-1]
+        if found != self.conditions:
+            raise ValueError(f"the processor was made for {self.conditions} conditions, found {found}")
+        modulation: Sequence[Any] = [None] * len(self.blocks)
+        if self.modulation is not None:
+            modulation = self.modulation(condition).to(v.dtype).split(2)
+        for block, how, m in zip(self.blocks, hows, modulation, strict=True):
+            again = self.checkpointing and torch.is_grad_enabled()
+            v = recompute(block, v, how, m) if again else block(v, how, m)
+        return self.norm(v)
+
+
+class SelfAttention(nn.Module):
+    """out(softmax(q k^T / sqrt(channels)) v) in each head, over all tokens."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
+    ) -> Float[Tensor, "batch tokens width"]:
+        """Return the mixed tokens; with a rotation attention knows where they are relative to each other."""
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+
+
+class Attention(Stack):
+    """A transformer whose tokens are latent points, or patches of p x ... x p of them. Paper: TransformerEncoder."""
+
+    def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:
+        s = settings
+        super().__init__(width, s, conditions, lambda: SelfAttention(width, s.num_heads, s.dropout))
+        p = s.patch_size
+        if any(n % p for n in size):
+            raise UserError(f"model.patch_size: {p} does not divide the latent grid {size}; change one of the two")
+        self.patches, self.patch = tuple(n // p for n in size), (p,) * len(size)
+        self.join = nn.Linear(p ** len(size) * width, width) if p > 1 else nn.Identity()
+        self.part = nn.Linear(width, p ** len(size) * width) if p > 1 else nn.Identity()
+        rotation = grid_rotation(self.patches, width // s.num_heads) if s.positions == "rotary" else None
+        self.rotation: Tensor | None
+        self.register_buffer("rotation", rotation, persistent=False)
+
+    def forward(self, latent: Latent, condition: Condition | None = None) -> Latent:
+        """Return the processed grid."""
+        dim, batch, width = len(self.patches), latent.shape[0], latent.shape[-1]
+        cut = [n for pair in zip(self.patches, self.patch, strict=True) for n in pair]
+        outer, inner = range(1, 2 * dim, 2), range(2, 2 * dim + 1, 2)
+        tokens = latent.reshape(batch, *cut, width).permute(0, *outer, *inner, 2 * dim + 1)
+        v = self.join(tokens.reshape(batch, math.prod(self.patches), -1))
+        v = self.part(self.stacked(v, condition, [self.rotation] * len(self.blocks)))
+        v = v.reshape(batch, *self.patches, *self.patch, width)
+        paired = [axis for pair in zip(range(1, dim + 1), range(dim + 1, 2 * dim + 1), strict=True) for axis in pair]
+        return v.permute(0, *paired, 2 * dim + 1).reshape(latent.shape)
+
+
+class AxisKernels(nn.Module):
+    """Resolvents of learned kernels along one axis, one for each head of each layer:
+
+        R = (I + a K)^-1 K / g,   K_xy = c (exp(-(beta (x - y))^2) + exp(-gamma |x - y|)),
+
+    x and y on ``count`` places from -1 to 1, g the mean of the row sums, so that constants keep their size. This is the
+    infinite-order kernel K + (-a) K^2 + (-a)^2 K^3 + ... of a positive definite K, and a > 0: it always exists. The
+    scales beta and gamma of the heads start in geometric progression; all parameters are kept positive by a softplus.
+
+    ``free`` adds what a positive kernel cannot be: a profile p(|x - y|) of either sign, one number per distance, or any
+    matrix. Both start at zero. Matrices that are ``only`` free start as the resolvents they take the place of.
+    """
+
+    def __init__(self, count: int, layers: int, settings: ProcessorSettings) -> None:
+        super().__init__()
+        s, heads = settings, settings.num_heads
+        low, high = s.head_scales
+        scales = torch.tensor([low * (high / low) ** (h / max(heads - 1, 1)) for h in range(heads)])
+        places, steps = torch.linspace(-1, 1, count), torch.arange(count)
+        self.distance: Tensor
+        self.steps: Tensor
+        self.register_buffer("distance", (places[:, None] - places).abs(), persistent=False)
+        self.register_buffer("steps", (steps[:, None] - steps).abs(), persistent=False)
+        start, ones = scales.expand(layers, heads), torch.ones(layers, heads)
+        self.raw_beta, self.raw_gamma = nn.Parameter(_inverse(start)), nn.Parameter(_inverse(start))
+        self.raw_c, self.raw_alpha = nn.Parameter(_inverse(ones)), nn.Parameter(_inverse(s.head_alpha * ones))
+        self.kind, self.free = s.free, None
+        if s.free == "profile":
+            self.free = nn.Parameter(torch.zeros(layers, heads, count))
+        elif s.free == "added":
+            self.free = nn.Parameter(torch.zeros(layers, heads, count, count))
+        elif s.free == "only":
+            self.free = nn.Parameter(self.resolvents().detach())
+            del self.raw_beta, self.raw_gamma, self.raw_c, self.raw_alpha
+
+    def resolvents(self) -> Float[Tensor, "layers heads count count"]:
+        """Return R of all layers and heads, as (I - (I + a K)^-1) / a."""
+        raw = (self.raw_c, self.raw_beta, self.raw_gamma, self.raw_alpha)
+        c, beta, gamma, alpha = (F.softplus(p)[..., None, None] for p in raw)
+        kernel = c * (torch.exp(-((beta * self.distance) ** 2)) + torch.exp(-gamma * self.distance))
+        eye = torch.eye(self.distance.shape[0], dtype=kernel.dtype, device=kernel.device)
+        resolvent = (eye - torch.linalg.inv(eye + alpha * kernel)) / alpha
+        return resolvent / resolvent.sum(-1).mean(-1)[..., None, None]
+
+    def forward(self) -> Float[Tensor, "layers heads count count"]:
+        """Return the matrices that mix the values along this axis."""
+        if self.free is None:
+            return self.resolvents()
+        if self.kind == "only":
+            return self.free
+        return self.resolvents() + (self.free[..., self.steps] if self.kind == "profile" else self.free)
+
+
+class AxisMixing(nn.Module):
+    """out(gelu((R_1 (x) ... (x) R_d) in(v))) with matrices of its own in each head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, v: Latent, matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Latent:
+        """Return the mixture along all axes."""
+        return self.out(F.gelu(along_axes(matrices, self.inner(v))))
+
+
+class Kernels(Stack):
+    """Layers of infinite-order kernels on the latent grid: v + out(gelu((R_1 (x) ... (x) R_d) in(norm(v)))), then
+    v + perceptron(norm(v)).
+
+    Few parameters generalize, free ones learn fast. Kernels with a learned profile do both.
+    """
+
+    def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:
+        super().__init__(width, settings, conditions, lambda: AxisMixing(width))
+        self.axes = nn.ModuleList(AxisKernels(n, settings.num_layers, settings) for n in size)
+
+    def forward(self, latent: Latent, condition: Condition | None = None) -> Latent:
+        """Return the processed grid."""
+        with torch.autocast(latent.device.type, enabled=False):
+            matrices = [axis() for axis in self.axes]
+        return self.stacked(latent, condition, list(zip(*matrices, strict=True)))
+
+
+def along_axes(
+    matrices: Sequence[Float[Tensor, "heads _ _"]], values: Float[Tensor, "batch *grid width"]
+) -> Float[Tensor, "batch *grid width"]:
+    """Return (R_1 (x) ... (x) R_d) v in each head: the h-th of them is the h-th part of the channels."""
+    batch, size, width = values.shape[0], values.shape[1:-1], values.shape[-1]
+    heads, dim = matrices[0].shape[0], len(size)
+    # [heads, axes, batch, channels]; the axis in front is mixed and goes behind the others
+    v = values.reshape(batch, *size, heads, width // heads).permute(dim + 1, *range(1, dim + 1), 0, dim + 2)
+    for matrix in matrices:
+        shape = v.shape
+        v = torch.bmm(matrix.to(v.dtype), v.reshape(heads, shape[1], -1)).view(shape)
+        v = v.permute(0, *range(2, dim + 1), 1, dim + 1, dim + 2)
+    return v.permute(dim + 1, *range(1, dim + 1), 0, dim + 2).reshape(values.shape)
+
+
+def _inverse(values: Tensor) -> Tensor:
+    """Return the inverse of the softplus."""
+    return values + torch.log(-torch.expm1(-values))
+
+
+PROCESSORS: dict[str, type[Attention] | type[Kernels]] = {"attention": Attention, "kernels": Kernels}
