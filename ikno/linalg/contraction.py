@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -39,18 +39,22 @@ Table = Float[Tensor, "kernels _ _"]
 
 @runtime_checkable
 class Kernel(Protocol):
-    """What a contraction asks of a kernel."""
+    """What a contraction asks of a kernel. Static methods serve several kernels of one class at once."""
 
     def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
         """Return k(x, y) for all points x and grid points y."""
         ...
 
-    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+    @staticmethod
+    def along(
+        kernels: "Sequence[Any]", axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]
+    ) -> Float[Tensor, "kernels *rows cols"]:
         """Return k_j(x, y) along one axis; only asked of kernels that are products over the axes."""
         ...
 
-    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> Nodes | None:
-        """Return the nodes per cell and axis that meet the tolerance, None if no product or too many."""
+    @staticmethod
+    def nodes(kernels: "Sequence[Any]", grid: Grid, tolerance: float, slope: bool) -> Nodes | None:
+        """Return the nodes per cell and axis that meet the tolerance for all, None if no product or too many."""
         ...
 
 
@@ -188,13 +192,12 @@ def contraction(kernels: Sequence[Kernel], cloud: Cloud, method: str = "auto", t
 
 def _nodes(kernels: Sequence[Kernel], cloud: Cloud, tolerance: float) -> tuple[Nodes | None, str]:
     """Return the nodes of the most demanding kernel along each axis, or None and the reason."""
-    counts = [k.nodes(cloud.grid, tolerance, cloud.points.requires_grad) for k in kernels]
-    known = [c for c in counts if c is not None]
     if cloud.cells is None:
         return None, "points lie too far outside the grid"
-    if len(known) < len(counts):
+    same = all(type(k) is type(kernels[0]) for k in kernels)
+    nodes = kernels[0].nodes(kernels, cloud.grid, tolerance, cloud.points.requires_grad) if same else None
+    if nodes is None:
         return None, "a kernel is no product or too narrow for the grid"
-    nodes = tuple(max(axis) for axis in zip(*known, strict=True))
     if prod(cloud.cells.node_counts(nodes)) > MAX_NODES:
         return None, "kernels this narrow need too many interpolation nodes"
     return nodes, ""
@@ -217,7 +220,7 @@ def _table(kernels: Sequence[Kernel], cloud: Cloud, axis: int, nodes: int) -> Ta
     assert cloud.cells is not None
     y = node_coordinates(cloud.grid, cloud.cells, axis, nodes, cloud.points)
     x = cloud.grid.axis(axis, y)
-    return torch.stack([k.factor(axis, x, y) for k in kernels])
+    return kernels[0].along(kernels, axis, x, y)
 
 
 def node_coordinates(grid: Grid, cells: Cells, axis: int, nodes: int, like: Tensor) -> Float[Tensor, "nodes"]:

@@ -295,16 +295,17 @@ class IKNO(nn.Module):
     def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> "Propagation":
         """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
         name = resolvent or self._decoder_resolvent
-        form, factors = self._contraction(cloud), [k.factors(self.grid) for k in self.branches]
-        alphas, sizes = [k.alpha for k in self.branches], [k.shape[0] for k in factors[0]]
+        form, branches = self._contraction(cloud), self.branches
+        factors, alpha = branches[0].grams(branches, self.grid), torch.stack([k.alpha for k in branches])
+        sizes = [k.shape[-1] for k in factors]
         if name == "tensor_product":  # of all kernels at once
-            axes = inverses([torch.stack(axis) for axis in zip(*factors, strict=True)], torch.stack(alphas))
+            axes = inverses(factors, alpha)
             if isinstance(form, Local):  # (R_1 (x) R_2) (T_1 (x) T_2) = R_1 T_1 (x) R_2 T_2
                 tables = tuple(r @ t for r, t in zip(axes, form.tables, strict=True))
                 return Propagation(replace(form, tables=tables))
             return Propagation(form, _by_factor(sizes, lambda v: kron_apply(axes, v)))
         make = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
-        each = [make(*pair) for pair in zip(factors, alphas, strict=True)]
+        each = [make([k[q] for k in factors], alpha[q]) for q in range(len(branches))]
         return Propagation(form, _by_factor(sizes, _each(each)))
 
     @property

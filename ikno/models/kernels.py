@@ -1,6 +1,7 @@
 """The learnable base kernel of the paper and the fixed linear window of its finite-order study."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -65,16 +66,28 @@ class BaseKernel(nn.Module):
         """The scale of the Laplace kernel along each axis."""
         return nn.functional.softplus(self.raw_gamma)
 
-    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
-        """Return k_j(x, y) along one axis."""
+    @staticmethod
+    def along(
+        kernels: "Sequence[BaseKernel]", axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]
+    ) -> Float[Tensor, "kernels *rows cols"]:
+        """Return k_j(x, y) along one axis, of several kernels at once."""
         distance = x[..., None] - y
-        c, beta, gamma = (p[axis].to(distance.dtype) for p in (self.c, self.beta, self.gamma))
+        c, beta, gamma = _shapes(kernels)[:, :, axis].to(distance.dtype).view(3, -1, *(1,) * distance.ndim)
         return c * (torch.exp(-((beta * distance) ** 2)) + torch.exp(-gamma * distance.abs()))
 
+    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+        """Return k_j(x, y) along one axis."""
+        return self.along([self], axis, x, y)[0]
+
+    @staticmethod
+    def grams(kernels: "Sequence[BaseKernel]", grid: Grid) -> list[Float[Tensor, "kernels _ _"]]:
+        """Return the Kronecker factors of the Gram matrices on the grid, in float64. Paper: KronK."""
+        axes = [grid.axis(j, kernels[0].raw_c.detach().double()) for j in range(grid.dim)]
+        return [BaseKernel.along(kernels, j, y, y) for j, y in enumerate(axes)]
+
     def factors(self, grid: Grid) -> list[Float[Tensor, "_ _"]]:
-        """Return the Kronecker factors of the Gram matrix on the grid, in float64. Paper: KronK."""
-        axes = [grid.axis(j, self.raw_c.detach().double()) for j in range(self.dim)]
-        return [self.factor(j, y, y) for j, y in enumerate(axes)]
+        """Return the Kronecker factors of the Gram matrix of this kernel alone."""
+        return [k[0] for k in self.grams([self], grid)]
 
     def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:
         """Return k(x, y) for all points x and grid points y."""
@@ -85,23 +98,31 @@ class BaseKernel(nn.Module):
             )
         return product
 
-    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
+    @staticmethod
+    def nodes(kernels: "Sequence[BaseKernel]", grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
         """Return the interpolation nodes per cell that meet the tolerance along each axis, None if too many.
 
         The relative error of a product is at most the sum of those of its factors. Values are far more exact than
         derivatives, so each axis has .3 / dim of the tolerance for values; a derivative takes one axis' derivative and
         the values of the others, which leaves 1 - .3 (dim - 1) / dim for it.
         """
+        d = grid.dim
+        values, derivatives = 0.3 * tolerance / d, tolerance * (1 - 0.3 * (d - 1) / d)
+        _, beta, gamma = _shapes(kernels).detach().amax(1).tolist()  # the narrowest kernel needs the most nodes
         counts = []
-        values, derivatives = 0.3 * tolerance / self.dim, tolerance * (1 - 0.3 * (self.dim - 1) / self.dim)
-        beta, gamma = self.beta.tolist(), self.gamma.tolist()
-        for j in range(self.dim):
-            width = grid.spacing(j)
-            counts.append(_nodes("gaussian", _rounded_up(beta[j] * width), values, derivatives, slope))
-            counts.append(_nodes("laplace", _rounded_up(gamma[j] * width), values, derivatives, slope))
-        if any(m is None for m in counts):
-            return None
-        return tuple(max(counts[2 * j], counts[2 * j + 1]) for j in range(self.dim))
+        for j in range(d):
+            each = (("gaussian", beta[j]), ("laplace", gamma[j]))
+            found = [_nodes(k, _rounded_up(s * grid.spacing(j)), values, derivatives, slope) for k, s in each]
+            if None in found:
+                return None
+            counts.append(max(m for m in found if m is not None))
+        return tuple(counts)
+
+
+def _shapes(kernels: Sequence[BaseKernel]) -> Float[Tensor, "3 kernels dim"]:
+    """Return c, beta and gamma of several kernels."""
+    raw = [[k.raw_c for k in kernels], [k.raw_beta for k in kernels], [k.raw_gamma for k in kernels]]
+    return nn.functional.softplus(torch.stack([p for parameters in raw for p in parameters])).view(3, len(kernels), -1)
 
 
 @lru_cache(maxsize=4096)
@@ -140,11 +161,19 @@ class LinearWindow(nn.Module):
         self.alpha: Tensor
         self.register_buffer("alpha", torch.tensor(alpha))
 
-    def factors(self, grid: Grid) -> list[Float[Tensor, "count count"]]:
-        """Return the Gram matrix on the flattened grid as the only factor."""
-        return [self.matrix(grid.points(self.alpha)[None], grid)[0]]
+    @staticmethod
+    def grams(kernels: "Sequence[LinearWindow]", grid: Grid) -> list[Float[Tensor, "kernels count count"]]:
+        """Return the Gram matrices on the flattened grid as the only factor."""
+        return [torch.cat([k.matrix(grid.points(k.alpha)[None], grid) for k in kernels])]
 
-    def factor(self, axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]) -> Float[Tensor, "*rows cols"]:
+    def factors(self, grid: Grid) -> list[Float[Tensor, "count count"]]:
+        """Return the Gram matrix of this kernel alone."""
+        return [k[0] for k in self.grams([self], grid)]
+
+    @staticmethod
+    def along(
+        kernels: "Sequence[LinearWindow]", axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]
+    ) -> Float[Tensor, "kernels *rows cols"]:
         """Never called: ``nodes`` says that this kernel is no product."""
         raise ValueError("the linear window is no product of axis kernels")
 
@@ -153,6 +182,7 @@ class LinearWindow(nn.Module):
         distance = torch.cdist(points, grid.points(points), compute_mode="donot_use_mm_for_euclid_dist")
         return (1 - distance / self.radius).clamp(min=0)
 
-    def nodes(self, grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
+    @staticmethod
+    def nodes(kernels: "Sequence[LinearWindow]", grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
         """Return None: no product over the axes."""
         return None

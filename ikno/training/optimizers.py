@@ -27,20 +27,21 @@ class Muon(torch.optim.Muon):
                 if p.grad is not None:
                     alike.setdefault(p.shape, []).append(p)
             for shape, parameters in alike.items():
-                updates = torch.stack([self._direction(p, group["momentum"]) for p in parameters])
+                gradients = [p.grad for p in parameters if p.grad is not None]
+                averages = [self._average(p) for p in parameters]
+                torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+                updates = torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"]))  # Nesterov
                 updates = orthogonalized(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 rate = group["lr"] * 0.2 * math.sqrt(max(shape))
-                for p, update in zip(parameters, updates, strict=True):
-                    p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(parameters, updates.unbind(), alpha=-rate)
 
-    def _direction(self, p: Tensor, momentum: float) -> Tensor:
-        """Return the gradient with Nesterov momentum."""
-        assert p.grad is not None
+    def _average(self, p: Tensor) -> Tensor:
+        """Return the moving average of the gradients of a matrix."""
         state = self.state[p]
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(p.grad)
-        state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
-        return p.grad.lerp(state["momentum_buffer"], momentum)
+            state["momentum_buffer"] = torch.zeros_like(p)
+        return state["momentum_buffer"]
 
 
 def orthogonalized(
@@ -70,7 +71,7 @@ def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.opt
         chosen = {id(p) for p in matrices}
         rest = [p for p in rest if id(p) not in chosen]
     if rest:
-        made.append(torch.optim.AdamW(rest, lr=rate, weight_decay=decay))
+        made.append(torch.optim.AdamW(rest, lr=rate, weight_decay=decay, fused=True))
     return made
 
 

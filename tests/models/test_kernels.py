@@ -94,7 +94,7 @@ def test_linear_window_is_the_formula() -> None:
 
 def test_narrower_kernels_need_more_nodes() -> None:
     grid = Grid((32,), (-1.0,), (1.0,))
-    counts = [BaseKernel(1, scale_l1=s, scale_l2=s).nodes(grid, 1e-5, False) for s in (0.25, 4.0, 64.0)]
+    counts = [BaseKernel.nodes([BaseKernel(1, scale_l1=s, scale_l2=s)], grid, 1e-5, False) for s in (0.25, 4.0, 64.0)]
     least, middle, most = [c[0] for c in counts if c is not None]
     assert least < middle < most
-    assert BaseKernel(1, scale_l2=1e4).nodes(grid, 1e-5, False) is None
+    assert BaseKernel.nodes([BaseKernel(1, scale_l2=1e4)], grid, 1e-5, False) is None
