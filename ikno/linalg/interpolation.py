@@ -37,10 +37,9 @@ class Blocks:
 class Interpolation:
     """The sparse matrix W, one row per point, one column per node; made once for a cloud and kept with it.
 
-    A block of points shares its nodes, so W is applied by batched products of small dense matrices. ``corner`` is the
-    first node of a block's cell, ``stencil`` the nodes of any cell counted from its first, ``bases`` the weights along
-    each axis, whose products are the weights: they are formed for some blocks at a time. Differentiable in the
-    coordinates through ``bases``.
+    A block of points shares its nodes, so W is applied by batched products of small dense matrices, ``weights``.
+    ``corner`` is the first node of a block's cell, ``stencil`` the nodes of any cell counted from its first.
+    Differentiable in the coordinates through ``weights``.
     """
 
     clouds: int
@@ -49,7 +48,7 @@ class Interpolation:
     source: Int[Tensor, "blocks size"]
     corner: Int[Tensor, "blocks"]
     stencil: Int[Tensor, "nodes"]
-    bases: tuple[Float[Tensor, "blocks size _"], ...]
+    weights: Float[Tensor, "blocks size nodes"]
 
     @classmethod
     def of(cls, cloud: Cloud, nodes: Nodes) -> "Interpolation":
@@ -85,14 +84,11 @@ class Interpolation:
         step = max(floats // ((self.source.shape[1] + len(self.stencil)) * columns), 1)
         for i in range(0, len(self.source), step):
             part = slice(i, i + step)
-            weights = self.bases[0][part]
-            for basis in self.bases[1:]:
-                weights = (weights[..., :, None] * basis[part][..., None, :]).flatten(2)
-            yield self.source[part].flatten(), (self.corner[part, None] + self.stencil).flatten(), weights
+            yield self.source[part].flatten(), (self.corner[part, None] + self.stencil).flatten(), self.weights[part]
 
 
 def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
-    """Return W: the weights are Lagrange polynomials of the place t = (x - left end) / width in the cell.
+    """Return W: weights are products over the axes of Lagrange polynomials in t = (x - left end) / width of the cell.
 
     In float64 where the coordinates are differentiated: slopes of polynomials amplify rounding.
     """
@@ -103,16 +99,16 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
     counts = cells.node_counts(nodes)
     corner = blocks.cell[:, 0]
     stencil = torch.zeros(1, dtype=torch.long, device=corner.device)
-    bases = []
+    weights = blocks.share.to(dtype)[..., None]
     for j, m in enumerate(nodes):
         cell = blocks.cell[:, 1 + j]
         left = grid.origin(j) + grid.spacing(j) * (cell + cells.first[j]).to(dtype)
         x = cloud.points[..., j].reshape(-1)[blocks.source].to(dtype)
-        bases.append(lagrange((x - left[:, None]) / grid.spacing(j), m))
+        along = lagrange((x - left[:, None]) / grid.spacing(j), m)
+        weights = (weights[..., :, None] * along[..., None, :]).flatten(2)
         corner = corner * counts[j] + cell * (m - 1)
         stencil = (stencil[:, None] * counts[j] + torch.arange(m, device=corner.device)).flatten()
-    bases[0] = bases[0] * blocks.share[..., None]
-    return Interpolation(*cloud.shape[:2], counts, blocks.source, corner, stencil, tuple(bases))
+    return Interpolation(*cloud.shape[:2], counts, blocks.source, corner, stencil, weights)
 
 
 def _blocks(cloud: Cloud) -> Blocks:

@@ -21,7 +21,7 @@ def _density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
     if cloud.cells is None:
         raise ValueError("points lie too far outside the grid for density weights; use point_weights='uniform'")
     w = Interpolation.of(cloud, (2,) * cloud.grid.dim)
-    nodes = w.to_nodes(torch.ones_like(cloud.points[..., :1], dtype=w.bases[0].dtype))
+    nodes = w.to_nodes(torch.ones_like(cloud.points[..., :1], dtype=w.weights.dtype))
     if cloud.team is not None:
         nodes = cloud.team.total(nodes)
     density = w.to_points(nodes)[..., 0].to(cloud.points.dtype)

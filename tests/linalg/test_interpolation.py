@@ -41,7 +41,7 @@ def slots(cloud):
     """Yield (cloud, point, share, cells) of every slot, the cells counted from grid point 0."""
     w, d = Interpolation.of(cloud, (2,) * cloud.grid.dim), cloud.grid.dim
     n, counts = cloud.points.shape[1], w.node_counts
-    share = w.bases[0].detach().sum(2)  # polynomials sum to one
+    share = w.weights.detach().sum(2)  # polynomials sum to one
     for block, corner in enumerate(w.corner.tolist()):
         places = []
         for count in reversed(counts):
