@@ -22,7 +22,7 @@ from ikno.models.kernels import BaseKernel, LinearWindow
 class Variant:
     """A model class with its settings, the defaults that make it this variant, and its settings in each preset.
 
-    ``in_space`` has what a preset sets differently for three dimensions.
+    ``in_space`` has what a preset sets differently for three dimensions, ``in_time`` for problems in time.
     """
 
     summary: str
@@ -31,22 +31,33 @@ class Variant:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     in_space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    in_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-# Density weights: what is learned on one cloud holds on others; the paper weighs all points alike. Four frequencies of
-# the coordinates instead of one: small models learn much faster (`benchmarks.choices` has the comparison). Rotary
-# positions: attention that knows where latent points are does better on most sets (docs/results/cpu/positions.md).
-_SMALL = {"point_weights": "density", "nerf_frequencies": 4}
+# Sizes chosen by `benchmarks.search`. Density weights: what is learned on one cloud holds on others; the paper weighs
+# all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in place of
+# attention: a step costs a tenth of what it did, and the error falls faster in every step.
+_LEAN = {
+    "point_weights": "density",
+    "processor": "kernels",
+    "free": "profile",
+    "ff_mult": 1,
+    "tolerance": 0.3,
+}
+_CPU = {"d_model": 64, "num_heads": 8, "num_layers": 4, "grid_size": 16, "first_scale": 1.875, **_LEAN}
+_SMOKE = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_LEAN}
 _SIZES = {
-    "smoke": {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_SMALL},
-    "cpu": {"d_model": 64, "num_heads": 4, "num_layers": 3, "grid_size": 16, "positions": "rotary", **_SMALL},
+    "smoke": {**_SMOKE, "point_width": 8},
+    "cpu": {**_CPU, "point_width": 16},
     "paper": {"normalize_branches": False},
 }
-_IN_SPACE = {"cpu": {"grid_size": 12}}  # attention among 16^3 latent points would take nearly all of the time
+_WIDE = {"smoke": _SMOKE, "cpu": _CPU, "paper": _SIZES["paper"]}  # for an encoder that needs all channels
+_IN_SPACE = {"cpu": {"grid_size": 12}}
+_IN_TIME = {"smoke": {"conditions": 2}, "cpu": {"conditions": 2}}  # time and lead, the last two features
 
 
-def _ikno(summary: str, **defaults: Any) -> Variant:
-    return Variant(summary, IKNO, IKNOSettings, defaults, _SIZES, _IN_SPACE)
+def _ikno(summary: str, sizes: Mapping[str, Mapping[str, Any]] = _SIZES, **defaults: Any) -> Variant:
+    return Variant(summary, IKNO, IKNOSettings, defaults, sizes, _IN_SPACE, _IN_TIME)
 
 
 def _system(summary: str, module: ModuleType, model: str) -> Variant:
@@ -75,6 +86,7 @@ MODELS: dict[str, Variant] = {
     ),
     "ikno-cross-attention": _ikno(
         "ablation: cross-attention encoder, infinite-order decoder",
+        _WIDE,
         encoder="cross_attention",
         resolvent="tensor_product",
     ),
@@ -104,16 +116,18 @@ def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
 
 
 def complete_model(
-    model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2
+    model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
 ) -> dict[str, Any]:
     """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
 
     ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``; in ``dim`` dimensions.
+    ``steady``: not for a problem in time.
     """
     name, variant = model["name"], find_variant(model["name"])
     start = {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {}
     given = {k: v for k, v in model.items() if k != "name"}
-    sizes = {**variant.sizes.get(preset or "", {}), **(variant.in_space.get(preset or "", {}) if dim == 3 else {})}
+    kinds = [variant.sizes] + [variant.in_space] * (dim == 3) + [variant.in_time] * (not steady)
+    sizes = {k: v for kind in kinds for k, v in kind.get(preset or "", {}).items()}
     settings = settings_of(name, {**start, **sizes, **given})
     return {"name": name, **settings.model_dump(mode="json")}
 

@@ -43,8 +43,9 @@ ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 class IKNOSettings(ProcessorSettings):
     """The paper's parameter table (first block) and what the paper leaves open (second block).
 
-    ``point_width``: channels that travel between points and grid; None: ``d_model``, as published. ``conditions``: the
-    last so many features are numbers of the whole cloud (time, lead), which scale and shift the norms of the processor.
+    Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
+    that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features are
+    numbers of the whole cloud (time, lead), which scale and shift the norms of the processor.
     """
 
     d_model: Width = 256
@@ -70,6 +71,7 @@ class IKNOSettings(ProcessorSettings):
     decoder_resolvent: ResolventName | None = None
     order: Annotated[int, Field(ge=0)] = 1
     normalize_branches: bool = True
+    first_scale: PositiveFloat = 1.0
     point_width: Width | None = None
     processor: Literal["attention", "kernels"] = "attention"
     conditions: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -86,7 +88,8 @@ class IKNOSettings(ProcessorSettings):
             raise ValueError("nerf_include_input=False needs nerf_frequencies of at least 1: no coordinates are left")
         for name, value in (("kernel_alpha", -1.0), ("init_scales_l1", 2.0), ("init_scales_l2", 2.0)):
             if name not in self.model_fields_set:
-                filled = (value,) * self.num_kernels if value < 0 else tuple(value**q for q in range(self.num_kernels))
+                powers = tuple(self.first_scale * value**q for q in range(self.num_kernels))
+                filled = (value,) * self.num_kernels if value < 0 else powers
                 object.__setattr__(self, name, filled)
             elif len(getattr(self, name)) != self.num_kernels:
                 raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")

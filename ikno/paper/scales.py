@@ -159,7 +159,8 @@ def key_of(config: Config, scale: Scale, source: Source) -> str:
 
     A mode of prediction that is not named is the published one (``as_published``) and does not count, auto does.
     """
-    model = complete_model(config.model, config.preset, source.card.grid, source.card.dim)
+    card = source.card
+    model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
     epochs = config.train.epochs or source.card.epochs
     whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})
     return digest_of(whole, fingerprint([source.described(), searched(config, scale)]))

@@ -19,7 +19,7 @@ def complete(config: Config, problem: Problem, say: Callable[[str], None] = lamb
     ``say`` is told in one line what was chosen from the data, and why.
     """
     card = problem.card
-    model = complete_model(config.model, config.preset, card.grid, card.dim)
+    model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
     mode = _mode(config, problem, say)
     if config.scales == "auto":
         half = half_size(problem.box(), config.surrogate.coordinates)
