@@ -22,7 +22,7 @@ from ikno.training.modes import measure_sizes
 MODES = ("direct", "residual", "derivative")
 SAMPLES, SPLIT = 224, [160, 32, 32]
 # Options of the generator of each set; of heat how small its slowest mode is in the end.
-HEAT = {"heat-30": 1 / 30, "heat-2": 1 / 2, "heat-1.1": 1 / 1.1}
+HEAT = {"heat-30": 1 / 30, "heat-2": 1 / 2, "heat-1.3": 1 / 1.3, "heat-1.1": 1 / 1.1}
 SETS = {
     "wave-layer": {"points": 1024},
     "wave-c-sines": {"points": 1024, "terms": 5},

@@ -10,7 +10,9 @@ from ikno.data.problem import Problem
 
 PUBLISHED: Mode = "derivative"  # what the paper predicts in time
 SAMPLES, POINTS = 32, 2048
-LARGE = 1.0  # changes that are larger than this times the state they lead to are not worth learning
+# Changes larger than this times the state they lead to are not worth learning. Measured: the errors of both ways
+# are equal somewhere between 0.2 and 0.46 (python -m benchmarks.modes, docs/learning.md).
+LARGE = 0.3
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Sizes:
         """The mode to learn: states where the changes are large, else the more even of changes and rates of change.
 
         A model learns its target with some relative error. If that is the change, the state u_i + change has this error
-        times |u_j - u_i| / |u_j|: more where the change has to cancel most of u_i, less where little happens.
+        times |u_j - u_i| / |u_j|: more where the change has to cancel most of u_i, less where little happens. Changes
+        are harder to learn than states: the two are equally good at a ratio below 1.
         """
         if self.change > LARGE:
             return "direct"
