@@ -5,7 +5,6 @@ column. Errors are against the dense form in float64: of the results, and of the
 kernel parameters). In the 3-D case errors are taken on a part of the points.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from benchmarks import measure
 from ikno import cost
-from ikno.linalg import Cloud, Grid, Interpolation, Local, contraction, grid_to_points, locate, points_to_grid
+from ikno.linalg import Cloud, Grid, Interpolation, Local, contraction, locate
 from ikno.models import BaseKernel
 
 SLICE = 20  # without --full, dense runs on one of so many points where the cloud is large
@@ -31,7 +30,7 @@ class Case:
 
 
 CASES = ((2, 9216, 32, 256, (1.0,)), (2, 9216, 32, 256, (1.0, 2.0, 4.0)), (3, 440_000, 24, 64, (2.0,)))
-DIRECTIONS = {"to grid": points_to_grid, "to points": grid_to_points}
+DIRECTIONS = ("to grid", "to points")
 
 
 def sample_points(kind: str, count: int, dim: int) -> Tensor:
@@ -62,15 +61,13 @@ def prepare(case: Case, direction: str, method: str, part: int = 1, dtype: torch
     at_points = torch.randn(1, case.points, case.width, generator=draw)[:, ::part].to(dtype)
     on_grid = torch.randn(1, len(kernels), *grid.size, case.width, generator=draw).to(dtype)
     if direction == "to grid":
-        return partial(_with_gradients, points_to_grid, at_points.requires_grad_(), cloud, kernels, method, on_grid)
+        return partial(_with_gradients, "to_grid", at_points.requires_grad_(), cloud, kernels, method, on_grid)
     cotangent = at_points[:, :, None].expand(-1, -1, len(kernels), -1)
-    return partial(_with_gradients, grid_to_points, on_grid.requires_grad_(), cloud, kernels, method, cotangent)
+    return partial(_with_gradients, "to_points", on_grid.requires_grad_(), cloud, kernels, method, cotangent)
 
 
-def _with_gradients(
-    function: Callable[..., Tensor], values: Tensor, cloud: Cloud, kernels: list[BaseKernel], method: str, c: Tensor
-):
-    result = function(values, cloud, kernels, method)
+def _with_gradients(direction: str, values: Tensor, cloud: Cloud, kernels: list[BaseKernel], method: str, c: Tensor):
+    result = getattr(contraction(kernels, cloud, method), direction)(values)
     parameters = [p for k in kernels for name, p in k.named_parameters() if name != "raw_alpha"]
     gradients = torch.autograd.grad(result, [values, *parameters], c)
     return [result.detach()], [gradients[0], torch.cat(gradients[1:])]

@@ -21,6 +21,7 @@ from pydantic import (
 from ikno.errors import UserError
 
 MAX_FILE_BYTES = 100_000
+MAX_NAMES = 30  # in an error
 # Reading a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots, an array of numbers
 # has one for each.
 MAX_DOTS_IN_KEY, MAX_DOTS = 8, 50
@@ -255,7 +256,11 @@ def _nearest(kind: type[Settings], location: tuple[int | str, ...]) -> str:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a phrase that names the nearest of the known names, or all of them."""
+    """Return a phrase that names the nearest of the known names, or all of them; of many, the nearest few."""
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if len(known) <= MAX_NAMES:
+        return f"known are {', '.join(known)}"
+    return f"known are {', '.join(get_close_matches(name, known, n=5, cutoff=0))} and {len(known) - 5} others"

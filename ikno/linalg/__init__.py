@@ -1,22 +1,12 @@
 """Pure tensor functions: Kronecker products, resolvents, and the contraction between points and a product grid."""
 
-from ikno.linalg.contraction import (
-    Contraction,
-    Dense,
-    Kernel,
-    Local,
-    contraction,
-    grid_to_points,
-    node_coordinates,
-    points_to_grid,
-)
+from ikno.linalg.contraction import Contraction, Dense, Kernel, Local, contraction
 from ikno.linalg.geometry import Cells, Cloud, Grid, Team, locate
-from ikno.linalg.interpolation import Interpolation
+from ikno.linalg.interpolation import Interpolation, density_weights
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
-from ikno.linalg.polynomials import lagrange, lobatto, nodes_needed
+from ikno.linalg.polynomials import lagrange, lobatto
 from ikno.linalg.resolvents import RESOLVENTS, Apply, Resolvent, dense, inverses, tensor_product, truncated, vanilla
-from ikno.linalg.series import Convergence, convergence, inverse_power, spectral_radius
-from ikno.linalg.weights import density_weights
+from ikno.linalg.series import Convergence, convergence, inverse_power
 
 __all__ = [
     "RESOLVENTS",
@@ -37,7 +27,6 @@ __all__ = [
     "convergence",
     "dense",
     "density_weights",
-    "grid_to_points",
     "inverse_power",
     "inverses",
     "kron_apply",
@@ -45,10 +34,6 @@ __all__ = [
     "lagrange",
     "lobatto",
     "locate",
-    "node_coordinates",
-    "nodes_needed",
-    "points_to_grid",
-    "spectral_radius",
     "tensor_product",
     "truncated",
     "vanilla",

@@ -10,7 +10,6 @@ W depends on geometry alone and serves all kernels at once; the parameters of th
 tables T_j. All derivatives are autograd's.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ikno.linalg.geometry import Cells, Cloud, Grid
+from ikno.linalg.geometry import Cloud, Grid
 from ikno.linalg.interpolation import Interpolation, Nodes
 from ikno.linalg.kronecker import axis_apply
 from ikno.linalg.polynomials import lobatto
@@ -58,27 +57,16 @@ class Kernel(Protocol):
         ...
 
 
-class Contraction(ABC):
-    """Sums between one cloud and the grid for several kernels at once."""
-
-    @abstractmethod
-    def to_grid(self, values: Values) -> OnGrid:
-        """Return sum_i k(y, x_i) v_i on the grid for each kernel."""
-
-    @abstractmethod
-    def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
-        """Return sum_y k(x, y) g(y) at the points for each kernel and its own g; ``summed``: one sum over kernels."""
-
-
 @dataclass(frozen=True)
-class Dense(Contraction):
-    """At most ``chunk`` entries of a kernel matrix exist at a time; the backward pass forms them again."""
+class Dense:
+    """Kernel matrices, at most ``chunk`` entries of one at a time; the backward pass forms them again."""
 
     kernels: Sequence[Kernel]
     cloud: Cloud
     chunk: int = DENSE_CHUNK
 
     def to_grid(self, values: Values) -> OnGrid:
+        """Return sum_i k(y, x_i) v_i on the grid for each kernel."""
         mask = self.cloud.mask
         x = _fold(values if mask is None else values.masked_fill(~mask[..., None], 0), self.cloud)
 
@@ -94,6 +82,7 @@ class Dense(Contraction):
         return _unfold(torch.stack(sums, 1), values.shape[0]).unflatten(2, self.cloud.grid.size)
 
     def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
+        """Return sum_y k(x, y) g(y) at the points for each kernel and its own g; ``summed``: one sum over kernels."""
         x = _fold(grids, self.cloud).flatten(2, -2)
 
         def product(kernel: Kernel, points: Tensor, g: Tensor) -> Tensor:
@@ -115,7 +104,7 @@ class Dense(Contraction):
 
 
 @dataclass(frozen=True)
-class Local(Contraction):
+class Local:
     """Interpolation inside the cells of the grid, with ``nodes`` of them in each cell along each axis.
 
     ``tables`` are k_j(grid points, nodes) of all kernels, one for each axis. Columns are channels, of all samples that
@@ -127,6 +116,7 @@ class Local(Contraction):
     tables: tuple[Table, ...]
 
     def to_grid(self, values: Values) -> OnGrid:
+        """Return (T_1 (x) ... (x) T_d) W^T v for each kernel."""
         w = Interpolation.of(self.cloud, self.nodes)
         x = _fold(values, self.cloud)
         first = self.tables[0].flatten(0, 1)  # one product for all kernels
@@ -141,6 +131,7 @@ class Local(Contraction):
         return _unfold(found, values.shape[0]).to(values.dtype)
 
     def to_points(self, grids: OnGrid, summed: bool = False) -> Branches:
+        """Return W (T_1 (x) ... (x) T_d)^T g for each kernel and its own g; ``summed``: one sum over kernels."""
         w = Interpolation.of(self.cloud, self.nodes)
         x = _fold(grids, self.cloud)
 
@@ -169,6 +160,9 @@ class Local(Contraction):
             _recomputed(function, p.to(dtype), *tables) if again else function(p.to(dtype), *tables) for p in parts
         ]
         return torch.cat(found, -1) if len(found) > 1 else found[0]
+
+
+Contraction = Dense | Local
 
 
 def contraction(kernels: Sequence[Kernel], cloud: Cloud, method: str = "auto", tolerance: float = 1e-5) -> Contraction:
@@ -218,31 +212,12 @@ def _local_is_cheaper(cloud: Cloud, nodes: Nodes, kernels: int) -> bool:
 def _table(kernels: Sequence[Kernel], cloud: Cloud, axis: int, nodes: int) -> Table:
     """Return k_j(grid points, nodes) of all kernels, formed in float64 since slopes amplify noise."""
     assert cloud.cells is not None
-    y = node_coordinates(cloud.grid, cloud.cells, axis, nodes, cloud.points)
-    x = cloud.grid.axis(axis, y)
-    return kernels[0].along(kernels, axis, x, y)
-
-
-def node_coordinates(grid: Grid, cells: Cells, axis: int, nodes: int, like: Tensor) -> Float[Tensor, "nodes"]:
-    """Return the coordinates of all nodes along an axis, in float64."""
-    inside = torch.tensor(lobatto(nodes)[:-1], dtype=torch.float64, device=like.device)
-    first = torch.arange(cells.count[axis] + 1, dtype=torch.float64, device=like.device)
-    steps = (first[:, None] + inside).flatten()[: cells.count[axis] * (nodes - 1) + 1] + cells.first[axis]
-    return grid.origin(axis) + grid.spacing(axis) * steps
-
-
-def points_to_grid(
-    values: Values, cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
-) -> OnGrid:
-    """Return sum_i k(y, x_i) v_i on the grid for each kernel: K_GP V_P."""
-    return contraction(kernels, cloud, method, tolerance).to_grid(values)
-
-
-def grid_to_points(
-    grids: OnGrid, cloud: Cloud, kernels: Sequence[Kernel], method: str = "auto", tolerance: float = 1e-5
-) -> Branches:
-    """Return sum_y k(x, y) v(y) at the points of the cloud for each kernel and its own grid values: K_PG V_G."""
-    return contraction(kernels, cloud, method, tolerance).to_points(grids)
+    first, count = cloud.cells.first[axis], cloud.cells.count[axis]
+    like = cloud.points.new_empty(0, dtype=torch.float64)
+    places = torch.arange(first, first + count).to(like)[:, None] + like.new_tensor(lobatto(nodes)[:-1])
+    places = torch.cat([places.flatten(), like.new_tensor([first + count])])
+    y = cloud.grid.origin(axis) + cloud.grid.spacing(axis) * places
+    return kernels[0].along(kernels, axis, cloud.grid.axis(axis, y), y)
 
 
 def _fold(x: Float[Tensor, "batch *space width"], cloud: Cloud) -> Float[Tensor, "clouds *space columns"]:

@@ -29,11 +29,6 @@ class Convergence:
         return self.inverse_radius < 1
 
 
-def spectral_radius(factors: Factors, alpha: Float[Tensor, ""] | float) -> float:
-    """Return rho(alpha K), the product of the spectral radii of the symmetric factors times |alpha|."""
-    return convergence(factors, alpha).radius
-
-
 def convergence(factors: Factors, alpha: Float[Tensor, ""] | float) -> Convergence:
     """Return the spectral radii of alpha K and (alpha K)^-1 for symmetric factors; inf for a singular K."""
     with torch.no_grad():

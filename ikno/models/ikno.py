@@ -3,9 +3,7 @@
 V_G  = K_inf K_GP V_P,   V'_G = Processor(V_G),   u(x) = MLP_head(k(x)^T K_inf V'_G)
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
 from math import prod
 from typing import Annotated, Literal
 
@@ -16,28 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.errors import UserError
-from ikno.linalg import (
-    RESOLVENTS,
-    Apply,
-    Cloud,
-    Contraction,
-    Grid,
-    Local,
-    Team,
-    contraction,
-    density_weights,
-    inverses,
-    kron_apply,
-    locate,
-)
+from ikno.linalg import Cloud, Grid, Team, density_weights, locate
 from ikno.models.kernels import BaseKernel, LinearWindow
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
+from ikno.models.propagation import Propagation, ResolventName, propagation
 
 # The processor sees every latent point: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
-
-ResolventName = Literal["tensor_product", "vanilla", "truncated", "dense"]
 
 
 class IKNOSettings(ProcessorSettings):
@@ -193,7 +177,7 @@ class IKNO(nn.Module):
         cloud: Cloud,
         weights: Tensor | None,
         mask: Tensor | None,
-        there: "Propagation | None" = None,
+        there: Propagation | None = None,
     ) -> Tensor:
         self._check(features, cloud)
         if mask is not None:
@@ -214,7 +198,7 @@ class IKNO(nn.Module):
         """Return the values at the queries."""
         return self._decode(state, self._propagation(self.locate(queries)))
 
-    def _decode(self, state: Tensor, back: "Propagation") -> Tensor:
+    def _decode(self, state: Tensor, back: Propagation) -> Tensor:
         first = self._on_grid
         with torch.autocast(state.device.type, enabled=False):
             state = state.to(self._dtype)
@@ -254,7 +238,7 @@ class IKNO(nn.Module):
         return read
 
     def _to_latent(
-        self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None, there: "Propagation | None" = None
+        self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None, there: Propagation | None = None
     ) -> Tensor:
         """Return the fused latent features V_G before the processor."""
         inputs = self._inputs(features, cloud)
@@ -292,24 +276,10 @@ class IKNO(nn.Module):
         parts = [recompute(function, p) if again else function(p) for p in x.split(self.settings.point_chunk, 1)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def _contraction(self, cloud: Cloud) -> Contraction:
-        return contraction(self.branches, cloud, self.settings.contraction, self.settings.tolerance)
-
-    def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> "Propagation":
+    def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> Propagation:
         """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
-        name = resolvent or self._decoder_resolvent
-        form, branches = self._contraction(cloud), self.branches
-        factors, alpha = branches[0].grams(branches, self.grid), torch.stack([k.alpha for k in branches])
-        sizes = [k.shape[-1] for k in factors]
-        if name == "tensor_product":  # of all kernels at once
-            axes = inverses(factors, alpha)
-            if isinstance(form, Local):  # (R_1 (x) R_2) (T_1 (x) T_2) = R_1 T_1 (x) R_2 T_2
-                tables = tuple(r @ t for r, t in zip(axes, form.tables, strict=True))
-                return Propagation(replace(form, tables=tables))
-            return Propagation(form, _by_factor(sizes, lambda v: kron_apply(axes, v)))
-        make = partial(RESOLVENTS[name], order=self.settings.order) if name == "truncated" else RESOLVENTS[name]
-        each = [make([k[q] for k in factors], alpha[q]) for q in range(len(branches))]
-        return Propagation(form, _by_factor(sizes, _each(each)))
+        s, name = self.settings, resolvent or self._decoder_resolvent
+        return propagation(self.branches, cloud, name, s.order, s.contraction, s.tolerance)
 
     @property
     def _decoder_resolvent(self) -> ResolventName:
@@ -370,38 +340,6 @@ def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
     parameters = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
     options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
     return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
-
-
-@dataclass(frozen=True)
-class Propagation:
-    """K_inf K_GP between a cloud and the grid, and its transpose, for all kernels: the sums and then the resolvents.
-
-    No ``resolve``: the sums have the resolvents in their tables.
-    """
-
-    form: Contraction
-    resolve: Callable[[Tensor], Tensor] | None = None
-
-    def to_grid(self, values: Float[Tensor, "batch points width"]) -> Float[Tensor, "batch kernels *grid width"]:
-        """Return K_inf K_GP v for each kernel."""
-        sums = self.form.to_grid(values)
-        return sums if self.resolve is None else self.resolve(sums)
-
-    def to_points(
-        self, grids: Float[Tensor, "batch kernels *grid width"], summed: bool
-    ) -> Float[Tensor, "batch points branches width"]:
-        """Return K_PG K_inf g for each kernel and its own g, or the sum of all."""
-        return self.form.to_points(grids if self.resolve is None else self.resolve(grids), summed)
-
-
-def _by_factor(sizes: list[int], apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a map of [batch, kernels, *grid, width] that sees the grid in the shape of the factors, flat for one."""
-    return lambda v: apply(v.reshape(*v.shape[:2], *sizes, v.shape[-1])).view(v.shape)
-
-
-def _each(applies: Sequence[Apply]) -> Callable[[Tensor], Tensor]:
-    """Return a map of [batch, kernels, *grid, width] by a function of each kernel's own values."""
-    return lambda v: torch.stack([apply(v[:, q]) for q, apply in enumerate(applies)], 1)
 
 
 def _fusion(inputs: int, width: int, normalize: bool) -> nn.Sequential:

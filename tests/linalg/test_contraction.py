@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ikno.linalg import Dense, Grid, Local, contraction, density_weights, grid_to_points, locate, points_to_grid
+from ikno.linalg import Dense, Grid, Local, contraction, density_weights, locate
 from ikno.models.kernels import BaseKernel, LinearWindow
 
 # Powers of two: grid coordinates are exact in both precisions, and so is which point lies on a line.
@@ -67,10 +67,10 @@ def oracle(kernels, grid):
 
 def package(kernels, grid, method, tolerance=1e-5, mask=None):
     def to_grid(v, x):
-        return points_to_grid(v, locate(x, grid, mask), kernels, method, tolerance).unbind(1)
+        return contraction(kernels, locate(x, grid, mask), method, tolerance).to_grid(v).unbind(1)
 
     def to_points(w, x):
-        return grid_to_points(torch.stack(w, 1), locate(x, grid, mask), kernels, method, tolerance).unbind(2)
+        return contraction(kernels, locate(x, grid, mask), method, tolerance).to_points(torch.stack(w, 1)).unbind(2)
 
     return to_grid, to_points
 
@@ -232,9 +232,8 @@ def test_gradcheck_of_the_local_form(d):
     inputs = [x, v.requires_grad_(), w[0].requires_grad_()]
 
     def both(x, v, w):
-        cloud = locate(x, grid)
-        up = points_to_grid(v, cloud, kernels, "local", 1e-3)
-        return up, grid_to_points(w[:, None], cloud, kernels, "local", 1e-3)
+        form = contraction(kernels, locate(x, grid), "local", 1e-3)
+        return form.to_grid(v), form.to_points(w[:, None])
 
     assert torch.autograd.gradcheck(both, inputs)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ikno.linalg import convergence, inverse_power, spectral_radius, truncated, vanilla
+from ikno.linalg import convergence, inverse_power, truncated, vanilla
 
 SIZES = {1: (7,), 2: (4, 5), 3: (2, 4, 3)}
 
@@ -54,7 +54,7 @@ KINDS = ["smooth", "narrow", "conditioned", "indefinite"]
 def test_radii_equal_those_of_the_full_matrix(kind, d, alpha):
     factors, _ = draw(d, kind)
     sizes = torch.linalg.eigvals(alpha * kron(factors)).abs()
-    assert spectral_radius(factors, alpha) == pytest.approx(float(sizes.max()), rel=1e-10)
+    assert convergence(factors, alpha).radius == pytest.approx(float(sizes.max()), rel=1e-10)
     found = convergence(factors, torch.tensor(alpha, dtype=torch.float64))
     assert found.radius == pytest.approx(float(sizes.max()), rel=1e-10)
     assert found.inverse_radius == pytest.approx(1 / float(sizes.min()), rel=1e-6)
@@ -76,7 +76,7 @@ def test_singular_matrix_has_no_inverse_series():
 def test_partial_sums_converge_below_radius_one(kind, d, radius):
     """F5: the remainder after order p is (alpha K)^(p + 1) times the resolvent."""
     factors, v = draw(d, kind)
-    alpha = radius / spectral_radius(factors, 1.0)
+    alpha = radius / convergence(factors, 1.0).radius
     assert convergence(factors, alpha).neumann
     limit = vanilla(factors, alpha)(v)
     torch.testing.assert_close(limit, solve(factors, alpha, v), rtol=1e-10, atol=1e-10)
@@ -97,7 +97,7 @@ def test_partial_sums_converge_below_radius_one(kind, d, radius):
 def test_partial_sums_diverge_above_radius_one(kind, d, radius):
     """F5: while the resolvent itself exists."""
     factors, v = draw(d, kind)
-    alpha = radius / spectral_radius(factors, 1.0)
+    alpha = radius / convergence(factors, 1.0).radius
     assert not convergence(factors, alpha).neumann
     limit = vanilla(factors, alpha)(v)
     torch.testing.assert_close(limit, solve(factors, alpha, v), rtol=1e-9, atol=1e-9)

@@ -342,7 +342,7 @@ def test_degenerate_clouds_are_finite(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["ikno-tp", "ikno-vanilla"])
 def test_bfloat16_autocast_leaves_kernels_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F11."""
-    from ikno.models import ikno as module
+    from ikno.models import propagation as module
 
     seen: list[torch.dtype] = []
     original = module.Propagation

@@ -435,7 +435,8 @@ def test_what_is_found_wrong_late_leaves_no_run_behind(data: Path) -> None:
 def test_a_run_says_everything_about_its_model(data: Path) -> None:
     run = train(settings(train__epochs=1), data / "run")
     assert run.config.model["point_weights"] == "density"
-    assert run.config.model["tolerance"] == 1e-5
+    assert run.config.model["tolerance"] == 0.3
+    assert run.config.model["point_chunk"] == 65536
     assert run.signature.model == run.config.model
 
 

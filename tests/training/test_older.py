@@ -87,13 +87,13 @@ def test_settings_that_came_later_have_their_defaults(golden: Path) -> None:
         for name in ("ignore_memory", "validate_every"):
             del content["config"]["train"][name]
         for part in ("config", "signature"):
-            del content[part]["model"]["positions"]
+            del content[part]["model"]["tolerance"]
 
     sign(golden / "run.json", older)
     run = Run.open(golden)
-    assert IKNOSettings().positions == complete_model(run.config.model)["positions"]
-    config = run.config.model_copy(update={"preset": "cpu"})  # which has rotary positions
-    assert complete_model(config.model, "cpu")["positions"] != IKNOSettings().positions
+    assert IKNOSettings().tolerance == complete_model(run.config.model)["tolerance"]
+    config = run.config.model_copy(update={"preset": "cpu"})  # which has another tolerance
+    assert complete_model(config.model, "cpu")["tolerance"] != IKNOSettings().tolerance
     with pytest.raises(UserError, match=r"model\.positions was none, now rotary"):
         train(config.model_copy(update={"model": {**config.model, "positions": "rotary"}}), golden, resume=True)
     as_expected(train(config, golden, resume=True))
