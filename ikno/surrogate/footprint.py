@@ -11,47 +11,60 @@ from torch import nn
 
 from ikno.errors import UserError
 from ikno.linalg import Cells, Cloud, Local, contraction
+from ikno.linalg.contraction import AT_A_TIME
 from ikno.memory import available_memory
 from ikno.models import IKNO
 from ikno.surrogate.surrogate import QUERIES
 
-BUFFER = 1 << 23  # of the contraction at most, see ``linalg.local``
 SMALL = 1e7  # bytes of all that is not counted
-PER_POINT = 40  # coordinates, order, cells, slots and interpolation weights
+PER_POINT = 30  # coordinates, cells and slots
+SLOTS = 1.3  # of the blocks of an interpolation, for each point
 
 
 @dataclass(frozen=True)
 class _Parts:
     """Numbers of each kind of tensor for one batch."""
 
-    grid: int  # one branch on the latent grid
-    nodes: int  # all branches between points and grid
-    block: int  # what a transformer block keeps for the backward pass
+    grid: int  # the latent grid
+    branches: int  # all kernels on it, with the channels that travel
+    nodes: int  # node values, and for all kernels with grid points along the first axis
+    part: int  # the same for the channels that are worked on at a time
+    block: int  # what a block of the processor keeps for the backward pass
     encoder: int  # of a point in the encoder
     decoder: int  # of a point in the decoder
-    buffer: int  # of the contraction, which has two, with gradients three, and uses them again
+    travels: int  # of a point: channels that go to the grid
+    arrives: int  # of a point: channels that come back
     chunk: int  # points at a time
-    inputs: int  # of a point, kept throughout
+    inputs: int  # of a point, kept throughout, with its weights of the interpolation
 
 
 def _parts(model: IKNO, batch: int, points: int) -> _Parts:
     s, grid = model.settings, model.grid
-    width, branches = s.d_model, len(model.branches)
+    width, kernels = s.d_model, len(model.branches)
     cells = Cells((0,) * grid.dim, tuple(max(n - 1, 1) for n in grid.size))
     cloud = Cloud(torch.zeros(1, 1, grid.dim).expand(1, points, grid.dim), None, grid, cells)
     form = contraction(model.branches, cloud, s.contraction, s.tolerance)
-    along = cells.node_counts(form.nodes) if isinstance(form, Local) else grid.size
+    local = isinstance(form, Local)
+    along = cells.node_counts(form.nodes) if local else grid.size
     features = model.nerf.width(grid.dim) + model.in_channels
-    at_points = 2 * branches + 5 if s.normalize_branches else 6
+    travels = s.point_width or width + 1
+    arrive = kernels * width if s.point_width is None and s.normalize_branches else travels
+    columns, per_column = batch * travels, (along[0] + kernels * grid.size[0]) * math.prod(along[1:]) * local
+    at_points = 4 * width + arrive if s.point_width is None else 2 * width + travels
     return _Parts(
         grid=batch * grid.count * width,
-        nodes=batch * branches * grid.size[0] * math.prod(along[1:]) * width,
-        block=batch * grid.count * width * (9 + 2 * s.ff_mult),
-        encoder=batch * (features + 3 * width),
-        decoder=batch * (at_points * width + 3 * model.out_channels),
-        buffer=min(BUFFER, batch * math.prod(along) * width),
+        branches=batch * kernels * grid.count * travels,
+        nodes=per_column * columns,
+        part=per_column * min(columns, max(AT_A_TIME // math.prod(along), 16)),
+        block=batch * grid.count * width * ((9 if s.processor == "attention" else 8 + 2 * grid.dim) + 2 * s.ff_mult),
+        encoder=batch * (features + 2 * width + 2 * travels),
+        decoder=batch * (at_points + 3 * model.out_channels),
+        travels=batch * travels,
+        arrives=batch * arrive,
         chunk=min(s.point_chunk, points),
-        inputs=batch * (2 * model.in_channels + 4 * model.out_channels) + PER_POINT,
+        inputs=batch * (2 * model.in_channels + 4 * model.out_channels)
+        + PER_POINT
+        + (round(SLOTS * math.prod(form.nodes)) if local else 0),
     )
 
 
@@ -59,28 +72,27 @@ def training_memory(model: nn.Module, points: int, batch: int) -> float | None:
     """Return the bytes that a step on so many samples takes beyond weights and data, None if it is not known."""
     if not isinstance(model, IKNO):
         return None
-    s, p, branches = model.settings, _parts(model, batch, points), len(model.branches)
-    weights = 3 * sum(w.numel() for w in model.parameters())  # gradients, and two moments of the optimizer
-    kept = weights + points * p.inputs + 2 * p.nodes + 8 * branches * p.grid
+    s, p = model.settings, _parts(model, batch, points)
+    kept = 3 * sum(w.numel() for w in model.parameters())  # gradients, and two moments of the optimizer
+    kept += points * p.inputs + 1.5 * p.nodes + 4 * p.branches + 4 * p.grid
+    working = p.nodes + 2 * p.part
     if s.checkpointing:
-        kept += s.num_layers * p.grid
-        at_points = 2 * p.chunk * p.decoder  # recomputed, and its gradients
-        return SMALL + 4.0 * (kept + max(2 * p.block, 3 * p.nodes + 3 * p.buffer + at_points))
+        kept += s.num_layers * p.grid + points * (3 * p.travels + 2 * p.arrives)
+        return SMALL + 4.0 * (kept + max(2 * p.block, working, 2 * p.chunk * (p.encoder + p.decoder)))
     kept += s.num_layers * p.block + points * (p.encoder + p.decoder)
-    return SMALL + 4.0 * (kept + max(p.block, 2 * p.nodes + 3 * p.buffer + p.chunk * p.decoder))
+    return SMALL + 4.0 * (kept + max(p.block, working + points * p.arrives, p.chunk * p.decoder))
 
 
 def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 1) -> float | None:
     """Return the bytes that a prediction takes beyond weights, inputs and result, None if it is not known."""
     if not isinstance(model, IKNO):
         return None
-    s, branches = model.settings, len(model.branches)
-    here, there = _parts(model, batch, points), _parts(model, batch, min(queries, QUERIES))
+    s, count = model.settings, min(queries, QUERIES)
+    here, there = _parts(model, batch, points), _parts(model, batch, count)
     mixing = here.grid * (3 + 2 * s.ff_mult)
-    encoding = 1.3 * here.nodes + 2 * here.buffer + here.chunk * here.encoder + 2 * branches * here.grid
-    decoding = 1.3 * there.nodes + 2 * there.buffer + there.chunk * there.decoder + 2 * branches * there.grid
-    at_queries = min(queries, QUERIES) * there.inputs
-    return SMALL + 4.0 * (points * here.inputs + max(mixing, encoding, decoding + at_queries))
+    encoding = 1.5 * here.part + points * 3 * here.travels + here.chunk * here.encoder + 2 * here.branches
+    decoding = 1.5 * there.part + count * 2 * there.arrives + there.chunk * there.decoder + 2 * there.branches
+    return SMALL + 4.0 * (points * here.inputs + max(mixing, encoding, decoding + count * there.inputs))
 
 
 def check_memory(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:

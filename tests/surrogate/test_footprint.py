@@ -32,8 +32,25 @@ CASES: dict[str, dict[str, Any]] = {
     "deep": {"dim": 2, "grid_size": 40, "d_model": 64, "num_layers": 12, "normalize_branches": False},
     "space": {"dim": 3, "grid_size": 12, "d_model": 64, "num_layers": 2, "checkpointing": True, "point_chunk": 16384},
     "space, as published": {"dim": 3, "grid_size": 16, "d_model": 64, "num_layers": 2, "normalize_branches": False},
+    "lean": {
+        "dim": 2,
+        "grid_size": 32,
+        "d_model": 64,
+        "num_layers": 4,
+        "processor": "kernels",
+        "ff_mult": 1,
+        "point_width": 16,
+        "tolerance": 0.3,
+    },
 }
-POINTS = {"flat": 20_000, "flat, checkpoints": 60_000, "deep": 4_000, "space": 60_000, "space, as published": 30_000}
+POINTS = {
+    "flat": 20_000,
+    "flat, checkpoints": 60_000,
+    "deep": 4_000,
+    "space": 60_000,
+    "space, as published": 30_000,
+    "lean": 30_000,
+}
 
 
 def model_of(name: str) -> nn.Module:
