@@ -74,7 +74,7 @@ def training_memory(model: nn.Module, points: int, batch: int) -> float | None:
         return None
     s, p = model.settings, _parts(model, batch, points)
     kept = 3 * sum(w.numel() for w in model.parameters())  # gradients, and two moments of the optimizer
-    kept += points * p.inputs + 1.5 * p.nodes + 4 * p.branches + 4 * p.grid
+    kept += points * p.inputs + 2 * p.nodes + 4 * p.branches + 4 * p.grid
     working = p.nodes + 2 * p.part
     if s.checkpointing:
         kept += s.num_layers * p.grid + points * (3 * p.travels + 2 * p.arrives)
