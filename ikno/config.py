@@ -145,7 +145,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "cpu": {
         "data": {"points": 1024},
-        "train": {"epochs": 30, "batch": 4, "optimizer": "muon", "learning_rate": 5e-3},
+        "train": {"epochs": 30, "batch": 4, "optimizer": "muon", "learning_rate": 1e-2},
     },
     "paper": {},
 }
