@@ -99,6 +99,8 @@ class Dense:
 
     def _chunks(self) -> list[slice]:
         clouds, points = self.cloud.shape[:2]
+        if self.cloud.fixed:  # the number of points stays open
+            return [slice(None)]
         size = max(self.chunk // (self.cloud.grid.count * clouds), 1)
         return [slice(i, min(i + size, points)) for i in range(0, points, size)]
 

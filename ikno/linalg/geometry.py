@@ -97,7 +97,8 @@ class Cloud:
 
     ``kept`` holds what is made of the geometry once and used again: the interpolation (``Interpolation.of``) and the
     density weights. Models accept a cloud wherever they accept points. With a ``team`` these are the points of one
-    process; ``elsewhere`` is how many the others have, and the range of cells is that of all.
+    process; ``elsewhere`` is how many the others have, and the range of cells is that of all. A ``fixed`` range was not
+    found from the points: no number is read from them, and those beyond it count as if they were at its end.
     """
 
     points: Float[Tensor, "clouds points dim"]
@@ -106,6 +107,7 @@ class Cloud:
     cells: Cells | None
     team: Team | None = None
     elsewhere: int = 0
+    fixed: bool = False
     kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -71,7 +71,7 @@ class Interpolation:
         rows = values.reshape(-1, columns)
         total = values.new_zeros(self.clouds * self.points, columns)
         for source, nodes, weights in self._parts(columns):
-            cells = rows.index_select(0, nodes).view(len(weights), -1, columns)
+            cells = rows.index_select(0, nodes).view(weights.shape[0], -1, columns)
             total.index_add_(0, source, torch.bmm(weights, cells).view(-1, columns))
         return total.view(self.clouds, self.points, columns)
 
@@ -79,6 +79,9 @@ class Interpolation:
         self, columns: int
     ) -> Iterator[tuple[Int[Tensor, "slots"], Int[Tensor, "targets"], Float[Tensor, "blocks size nodes"]]]:
         """Yield some blocks at a time: the points of their slots, their nodes and the weights between both."""
+        if self.source.shape[1] == 1:  # of a fixed range of cells: as many blocks as points, whose number stays open
+            yield self.source.flatten(), (self.corner[:, None] + self.stencil).flatten(), self.weights
+            return
         # Few parts: the gradient of each gather has the size of all that it gathers from.
         floats = 1 << 23 if self.source.device.type == "cpu" else 1 << 26
         step = max(floats // ((self.source.shape[1] + len(self.stencil)) * columns), 1)
@@ -94,7 +97,7 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
     """
     assert cloud.cells is not None
     grid, cells = cloud.grid, cloud.cells
-    blocks = cloud.keep("blocks", lambda: _blocks(cloud))
+    blocks = cloud.keep("blocks", lambda: _single(cloud) if cloud.fixed else _blocks(cloud))
     dtype = torch.float64 if cloud.points.requires_grad else cloud.points.dtype
     counts = cells.node_counts(nodes)
     corner = blocks.cell[:, 0]
@@ -104,7 +107,8 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
         cell = blocks.cell[:, 1 + j]
         left = grid.origin(j) + grid.spacing(j) * (cell + cells.first[j]).to(dtype)
         x = cloud.points[..., j].reshape(-1)[blocks.source].to(dtype)
-        along = lagrange((x - left[:, None]) / grid.spacing(j), m)
+        t = (x - left[:, None]) / grid.spacing(j)
+        along = lagrange(t.clamp(0, 1) if cloud.fixed else t, m)
         weights = (weights[..., :, None] * along[..., None, :]).flatten(2)
         corner = corner * counts[j] + cell * (m - 1)
         stencil = (stencil[:, None] * counts[j] + torch.arange(m, device=corner.device)).flatten()
@@ -147,6 +151,20 @@ def _blocks(cloud: Cloud) -> Blocks:
     shares = share.new_zeros(len(sources)).index_copy_(0, slot, share[order])
     cell = torch.stack([c[first] for c in columns], 1)
     return Blocks(sources.view(-1, size), shares.view(-1, size), cell)
+
+
+def _single(cloud: Cloud) -> Blocks:
+    """Return a block for each point, whose number is known without looking at the points; masked ones have no share."""
+    assert cloud.cells is not None
+    clouds, n, d = cloud.shape
+    points = cloud.points.detach()
+    source = torch.arange(clouds * n, device=points.device)
+    columns = [source // n]
+    for j in range(d):
+        cell = cell_of(points[..., j], cloud.grid, j)[0].reshape(-1) - cloud.cells.first[j]
+        columns.append(cell.clamp(0, cloud.cells.count[j] - 1))
+    share = torch.ones_like(points[..., 0]) if cloud.mask is None else cloud.mask.to(points.dtype)
+    return Blocks(source[:, None], share.reshape(-1, 1), torch.stack(columns, 1))
 
 
 def _block_size(counts: Int[Tensor, "cells"]) -> int:

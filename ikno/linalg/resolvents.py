@@ -6,6 +6,7 @@ the precision of ``v``, which has the shape [..., *grid, width].
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,7 +30,14 @@ def vanilla(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
         pairs = [torch.linalg.eigh((k.double() + k.double().mT) / 2) for k in factors]
         gap = 1 - alpha.double() * _products([p.eigenvalues for p in pairs])
         _check_regular(gap.abs().min(), gap.abs().max(), factors[0].dtype)
+    if not any(t.requires_grad for t in (alpha, *factors)):  # constants: autograd's own derivative in v is exact
+        return lambda v: kron_apply([p.eigenvectors for p in pairs], _in_eigenbasis(v, pairs, gap))
     return lambda v: _SymmetricSolve.apply(v, alpha, pairs, gap, *factors)  # pyright: ignore[reportReturnType]
+
+
+def _in_eigenbasis(v: Tensor, pairs: Sequence[Any], gap: Tensor) -> Tensor:
+    """Return diag(1 / gap) U^T v."""
+    return kron_apply([p.eigenvectors.mT for p in pairs], v) / gap.to(v.dtype)[..., None]
 
 
 def _products(values: Sequence[Float[Tensor, "_"]]) -> Float[Tensor, "..."]:
@@ -47,7 +55,7 @@ class _SymmetricSolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, v, alpha, pairs, gap, *factors):
-        y = kron_apply([p.eigenvectors.mT for p in pairs], v) / gap.to(v.dtype)[..., None]
+        y = _in_eigenbasis(v, pairs, gap)
         ctx.pairs, ctx.gap = pairs, gap
         ctx.save_for_backward(y, alpha, *factors)
         return kron_apply([p.eigenvectors for p in pairs], y)
@@ -57,7 +65,7 @@ class _SymmetricSolve(torch.autograd.Function):
     def backward(ctx, *grads):
         y, alpha, *factors = ctx.saved_tensors
         pairs, d = ctx.pairs, len(factors)
-        w = kron_apply([p.eigenvectors.mT for p in pairs], grads[0]) / ctx.gap.to(y.dtype)[..., None]
+        w = _in_eigenbasis(grads[0], pairs, ctx.gap)
         dv = kron_apply([p.eigenvectors for p in pairs], w) if ctx.needs_input_grad[0] else None
         dalpha = None
         if ctx.needs_input_grad[1]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.errors import UserError
-from ikno.linalg import Cloud, Grid, Team, density_weights, locate
+from ikno.linalg import Cells, Cloud, Grid, Team, density_weights, locate
 from ikno.models.kernels import BaseKernel, LinearWindow
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
@@ -22,6 +22,7 @@ from ikno.models.propagation import Propagation, ResolventName, propagation
 
 # The processor sees every latent point: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
+MARGIN = 2  # cells around the grid in which a folded model is exact
 
 
 class IKNOSettings(ProcessorSettings):
@@ -111,6 +112,7 @@ class IKNO(nn.Module):
         s = self.settings = settings or IKNOSettings()
         self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.team: Team | None = None
+        self._folded: dict[str, Propagation] = {}
         self.grid = s.grid(dim)
         width, narrow = s.d_model, s.point_width or s.d_model
         self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
@@ -154,8 +156,35 @@ class IKNO(nn.Module):
         """Return the points sorted into the cells of the latent grid: worth keeping if the same cloud comes again."""
         if isinstance(points, Cloud):
             return points
-        own = mask is not None and mask.shape[0] == points.shape[0]
-        return locate(points.to(self._dtype), self.grid, mask if own else None, self.team)
+        own = mask if mask is not None and mask.shape[0] == points.shape[0] else None
+        if self._folded:
+            return Cloud(points.to(self._dtype), own, self.grid, self._range, fixed=True)
+        return locate(points.to(self._dtype), self.grid, own, self.team)
+
+    def fold(self) -> None:
+        """Compute once what depends on the weights alone: tables, resolvents, and how many nodes the tables have.
+
+        After that the forward pass reads no number from a tensor and has no custom gradient, so that it can be
+        exported. Points more than ``MARGIN`` cells outside the box count as if they were there. ``train`` undoes it;
+        weights must not be loaded in between.
+        """
+        cloud = Cloud(torch.zeros(1, 1, self.dim).to(self.head.last.weight), None, self.grid, self._range, fixed=True)
+        s = self.settings
+        with torch.no_grad():
+            for name in dict.fromkeys((s.resolvent, self._decoder_resolvent)):
+                method = "dense" if s.kernel == "linear_window" else "local"
+                self._folded[name] = propagation(self.branches, cloud, name, s.order, method, s.tolerance)
+
+    @property
+    def _range(self) -> Cells:
+        """The cells of the grid and some more on either side."""
+        return Cells((-MARGIN,) * self.dim, tuple(max(n - 1, 1) + 2 * MARGIN for n in self.grid.size))
+
+    def train(self, mode: bool = True) -> "IKNO":
+        """Set the mode of all parts; in training nothing is folded."""
+        if mode:
+            self._folded = {}
+        return super().train(mode)
 
     def encode(
         self,
@@ -272,6 +301,8 @@ class IKNO(nn.Module):
 
     def _in_chunks(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "batch points width"]) -> Tensor:
         """Return a function of each point, ``point_chunk`` of them at a time, which bounds the memory."""
+        if self._folded:
+            return function(x)
         again = self.settings.checkpointing and torch.is_grad_enabled()
         parts = [recompute(function, p) if again else function(p) for p in x.split(self.settings.point_chunk, 1)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
@@ -279,6 +310,8 @@ class IKNO(nn.Module):
     def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> Propagation:
         """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
         s, name = self.settings, resolvent or self._decoder_resolvent
+        if name in self._folded:
+            return self._folded[name].at(cloud)
         return propagation(self.branches, cloud, name, s.order, s.contraction, s.tolerance)
 
     @property

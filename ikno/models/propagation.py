@@ -22,6 +22,10 @@ class Propagation:
     form: Contraction
     resolve: Callable[[OnGrid], OnGrid] | None = None
 
+    def at(self, cloud: Cloud) -> "Propagation":
+        """Return the same for another cloud with the same range of cells."""
+        return replace(self, form=replace(self.form, cloud=cloud))
+
     def to_grid(self, values: Float[Tensor, "batch points width"]) -> OnGrid:
         """Return K_inf K_GP v for each kernel."""
         sums = self.form.to_grid(values)

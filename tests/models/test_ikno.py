@@ -1,6 +1,8 @@
 """The whole model: contracts that every variant keeps, and equality with its own pieces."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -465,3 +467,52 @@ def test_number_of_kernels_extends_the_base_scales() -> None:
     settings = small(num_kernels=4).settings
     assert settings.init_scales_l1 == (1.0, 2.0, 4.0, 8.0)
     assert settings.kernel_alpha == (-1.0,) * 4
+
+
+LEAN = {"processor": "kernels", "point_width": 8, "point_weights": "density", "tolerance": 0.1, "ff_mult": 1}
+EXPORTED = [("ikno-tp", {}), ("ikno-vanilla", {"normalize_branches": False}), ("ikno-tp", LEAN), ("ikno-finite", {})]
+
+
+@pytest.mark.parametrize(("name", "settings"), EXPORTED)
+def test_a_folded_model_gives_the_same(name: str, settings: dict) -> None:
+    exact = {} if name == "ikno-finite" else {"contraction": "local"}
+    model = small(name, **exact, **settings).eval()
+    features, points = data(batch=2)
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    mask[1, 30:] = False
+    with torch.no_grad():
+        expected = [model(features, points), model(features, points, mask=mask)]
+        model.fold()
+        found = [model(features, points), model(features, points, mask=mask)]
+        for a, b in zip(found, expected, strict=True):
+            assert close(a, b, 1e-4)
+    model.train()
+    assert not model._folded
+
+
+PROGRAM = """
+import torch
+from ikno.models import build
+
+size = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": (6, 5)}
+model = build("NAME", in_channels=2, out_channels=3, dim=2, seed=0, **size, **SETTINGS).eval()
+model.fold()
+given = {n: (torch.randn(2, n, 2), 2 * torch.rand(2, n, 2) - 1) for n in (1, 40, 77, 5000)}
+count = torch.export.Dim("points", min=1, max=100_000)
+with torch.no_grad():
+    program = torch.export.export(model, given[40], dynamic_shapes=({1: count}, {1: count}), strict=False).module()
+    for inputs in given.values():
+        expected = model(*inputs)
+        assert (program(*inputs) - expected).abs().max() <= 1e-5 * expected.abs().max()
+"""
+
+
+@pytest.mark.parametrize(("name", "settings"), EXPORTED)
+def test_a_folded_model_can_be_exported(name: str, settings: dict) -> None:
+    """F47 for torch.export: any number of points; F48: the resolvents are constants of the program.
+
+    In a process of its own: checks of shapes under pytest would fix the number of points.
+    """
+    text = PROGRAM.replace("NAME", name).replace("SETTINGS", repr(settings))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
