@@ -1,6 +1,6 @@
-"""Ten minutes with ikno: two small problems from data to pictures, each step a command that you can type yourself.
+"""Five minutes with ikno: two small problems from data to pictures, each step a command that you can type yourself.
 
-A steady problem (Poisson's equation) and one in time (waves in layers): generate, train IKNO-TP, evaluate beside
+A steady problem (Poisson's equation) and one in time (waves in a disc): generate, train IKNO-TP, evaluate beside
 trivial guesses, predict on a cloud that was never seen, draw. Stop it and start it again as you like.
 
     python examples/demo.py --out demo-output
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 SIZES = {
-    # samples of the steady set, its split, epochs; the same for the waves; points of both
-    "demo": ("640", "[512,64,64]", "24", "128", "[96,16,16]", "10", "1024", "4096"),
-    "smoke": ("12", "[8,2,2]", "1", "4", "[2,1,1]", "1", "64", "128"),
+    # samples of the steady set, its split, steps; the same for the waves; points of both
+    "demo": ("2176", "[2048,64,64]", "6500", "576", "[512,32,32]", "2500", "1024", "4096"),
+    "smoke": ("12", "[8,2,2]", "2", "4", "[2,1,1]", "2", "64", "128"),
 }
 
 
@@ -60,14 +60,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for everything that is made")
     parser.add_argument("--size", choices=SIZES, default="demo")
     args = parser.parse_args()
-    samples, split, epochs, moving, moving_split, moving_epochs, points, fine = SIZES[args.size]
+    samples, split, steps, moving, moving_split, moving_steps, points, fine = SIZES[args.size]
     out: Path = args.out
 
-    steady, waves, other = (str(out / f"{n}.nc") for n in ("poisson-gauss", "wave-layer", "poisson-gauss-other"))
+    steady, waves, other = (str(out / f"{n}.nc") for n in ("poisson-gauss", "wave-c-sines", "poisson-gauss-other"))
     # The files hold more points than are used for training, so that the model can be tried on finer clouds.
     if not Path(steady).exists():
         ikno("data", "generate", "poisson-gauss", "--samples", samples, "--points", fine, "--out", steady)
-    settings = [f"data.split={split}", f"data.points={points}", f"train.epochs={epochs}", "scales=auto"]
+    settings = [f"data.split={split}", f"data.points={points}", f"train.steps={steps}"]
     first = learn(out, "poisson-gauss", settings)
     finer = evaluation(str(first), "--points", fine)
     if not Path(other).exists():
@@ -75,9 +75,8 @@ def main() -> None:
     unseen = evaluation(str(first), "--data", other, "--points", points, "--split", "all")
     ikno("predict", str(first), other, "--out", str(out / "prediction.npz"), "--force")
     if not Path(waves).exists():
-        ikno("data", "generate", "wave-layer", "--samples", moving, "--points", points, "--out", waves)
-    settings = [f"data.split={moving_split}", "data.stride=2", "data.final_snapshot=4", f"train.epochs={moving_epochs}"]
-    second = learn(out, "wave-layer", [*settings, "scales=auto"])
+        ikno("data", "generate", "wave-c-sines", "--samples", moving, "--points", points, "--out", waves, "terms=5")
+    second = learn(out, "wave-c-sines", [f"data.split={moving_split}", "data.stride=7", f"train.steps={moving_steps}"])
 
     trained, rolled = (json.loads((run / "evaluation.json").read_text()) for run in (first, second))
     print("\nMedian relative L1 error, and the best guess without a model:")
@@ -86,7 +85,7 @@ def main() -> None:
     print(line(f"Poisson, {points} other points, other samples", unseen))
     print(line("waves in time, best of three rollouts", rolled))
     print(f"Pictures: {first / 'pictures'} and {second / 'pictures'}")
-    print("Next: train longer (train.epochs=100), another model (model=ikno-vanilla, `ikno models`), another benchmark")
+    print("Next: train longer (train.steps=20000), another model (model=ikno-vanilla, `ikno models`), another benchmark")
     print("(`ikno data list`), or your own data: docs/data.md.")
 
 

@@ -26,7 +26,7 @@ def test_demo(tmp_path: Path) -> None:
     shown = run("demo.py", "--size", "smoke", "--out", str(tmp_path / "out"))
     for words in ("$ ikno train", "nearest training sample", "other samples", "best of three rollouts"):
         assert words in shown
-    for name in ("run-poisson-gauss/pictures/fields.png", "run-wave-layer/pictures/rollout.gif", "prediction.npz"):
+    for name in ("run-poisson-gauss/pictures/fields.png", "run-wave-c-sines/pictures/rollout.gif", "prediction.npz"):
         assert (tmp_path / "out" / name).stat().st_size > 1000
 
 
