@@ -85,8 +85,8 @@ def main() -> None:
     print(line(f"Poisson, {points} other points, other samples", unseen))
     print(line("waves in time, best of three rollouts", rolled))
     print(f"Pictures: {first / 'pictures'} and {second / 'pictures'}")
-    print("Next: train longer (train.steps=20000), another model (model=ikno-vanilla, `ikno models`), another benchmark")
-    print("(`ikno data list`), or your own data: docs/data.md.")
+    print("Next: train longer (train.steps=20000), another model (model=ikno-vanilla, `ikno models`), another")
+    print("benchmark (`ikno data list`), or your own data: docs/data.md.")
 
 
 if __name__ == "__main__":

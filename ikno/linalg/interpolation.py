@@ -112,7 +112,7 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
         weights = (weights[..., :, None] * along[..., None, :]).flatten(2)
         corner = corner * counts[j] + cell * (m - 1)
         stencil = (stencil[:, None] * counts[j] + torch.arange(m, device=corner.device)).flatten()
-    return Interpolation(*cloud.shape[:2], counts, blocks.source, corner, stencil, weights)
+    return Interpolation(cloud.shape[0], cloud.shape[1], counts, blocks.source, corner, stencil, weights)
 
 
 def _blocks(cloud: Cloud) -> Blocks:

@@ -251,17 +251,14 @@ class IKNO(nn.Module):
         """Return the map from what arrives at a query to the values there."""
         if isinstance(self.decoder_fusion, nn.Linear):
             return self.head
-        fusion = self.decoder_fusion if isinstance(self.decoder_fusion, MLP) else self.decoder_fusion[1]
+        norm, fusion = (nn.Identity(), self.decoder_fusion) if self._on_grid else tuple(self.decoder_fusion)
         assert isinstance(fusion, MLP)
         # The last map of the fusion and the first of the head have nothing between them: one product instead of two.
         weight = self.head.first.weight @ fusion.last.weight
         bias = self.head.first.weight @ fusion.last.bias + self.head.first.bias
 
         def read(arrived: Tensor) -> Tensor:
-            if fusion is self.decoder_fusion:
-                hidden = F.gelu(arrived)
-            else:
-                hidden = fusion.hidden(self.decoder_fusion[0](arrived))
+            hidden = F.gelu(arrived) if self._on_grid else fusion.hidden(norm(arrived))
             return self.head.last(F.gelu(F.linear(hidden, weight, bias)))
 
         return read

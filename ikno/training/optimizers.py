@@ -29,12 +29,12 @@ class Muon(torch.optim.Muon):
             for shape, parameters in alike.items():
                 gradients = [p.grad for p in parameters if p.grad is not None]
                 averages = [self._average(p) for p in parameters]
-                torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-                updates = torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"]))  # Nesterov
+                torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                updates = torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"]))  # pyright: ignore[reportPrivateImportUsage]
                 updates = orthogonalized(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 rate = group["lr"] * 0.2 * math.sqrt(max(shape))
-                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, updates.unbind(), alpha=-rate)
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_add_(parameters, updates.unbind(), alpha=-rate)  # pyright: ignore[reportPrivateImportUsage]
 
     def _average(self, p: Tensor) -> Tensor:
         """Return the moving average of the gradients of a matrix."""

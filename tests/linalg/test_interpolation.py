@@ -114,12 +114,13 @@ def test_polynomials_are_reproduced_with_their_slopes(d):
     x = draw(GRIDS[d], "lines").requires_grad_()
     cloud = locate(x, GRIDS[d])
     w = Interpolation.of(cloud, (3,) * d)
+    assert cloud.cells is not None
     axes = []
     for j in range(d):
         first, count = cloud.cells.first[j], cloud.cells.count[j]
         steps = [c + t for c in range(first, first + count) for t in lobatto(3)[:-1]] + [first + count]
         axes.append(torch.tensor([lines(GRIDS[d], j)[0] + GRIDS[d].spacing(j) * s for s in steps], dtype=torch.float64))
-    f = sum(y**2 for y in torch.meshgrid(*axes, indexing="ij"))[None, ..., None]
+    f = torch.stack(torch.meshgrid(*axes, indexing="ij")).square().sum(0)[None, ..., None]
     found = w.to_points(f)
     torch.testing.assert_close(found[..., 0], (x**2).sum(-1))
     torch.testing.assert_close(torch.autograd.grad(found.sum(), x)[0], 2 * x.detach())

@@ -87,6 +87,7 @@ def test_rotary_positions_reach_the_processor_and_nothing_else(dim: int) -> None
     a, b = (model.encode(features, points) for model in (plain, turned))
     assert torch.equal(seen[0][0], seen[1][0])
     assert plain.processor.rotation is None
+    assert isinstance(turned.processor.rotation, Tensor)
     assert torch.equal(turned.processor.rotation, grid_rotation(turned.grid.size, 8))
     assert not close(a, b, 1e-3)
     assert torch.equal(plain.decode(a, points), turned.decode(a, points))

@@ -1,6 +1,7 @@
 """Processors against their formulas typed out: explicit Kronecker products of explicitly inverted matrices."""
 
 from functools import reduce
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from ikno.errors import UserError
 from ikno.models.processors import PROCESSORS, Attention, Kernels, ProcessorSettings, along_axes
 
 SIZES = [(5,), (4, 3), (2, 3, 4)]
-TINY = {"num_layers": 2, "num_heads": 2, "ff_mult": 2}
+TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ff_mult": 2}
 
 
 def make(name: str, size: tuple[int, ...], conditions: int = 0, **settings) -> Attention | Kernels:
