@@ -1,5 +1,6 @@
 """Several processes and machines: everything with a rank. Started by ``torchrun``; without it there is one process."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -166,5 +167,7 @@ def group(device: str, parts: int = 1) -> Iterator[Group]:
             assert isinstance(made, dist.ProcessGroup)
             team = PointTeam(made)
         yield Group(rank, size, chosen, parts, team)
+        dist.barrier()  # all leave together: one that is still connected when another ends may abort
     finally:
+        gc.collect()  # a wrapped model holds the group, whose threads must end before the process does
         dist.destroy_process_group()

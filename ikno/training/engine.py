@@ -46,29 +46,41 @@ def train(
     ``until`` ends after so many epochs of the whole schedule. SIGINT and SIGTERM save and raise ``Stopped``.
     """
     with group(config.device, config.train.point_processes) as processes:
-        problem = open_problem(config.data, config.seed)
-        path, notes = Path(out), []
-        if resume:
-            run = Run.open(path)
-            config = complete(as_older(config, run.config), problem, notes.append)
-            run.check_same(config, problem.card)
-            goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
-            surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
-        else:
-            goes_on = False
-            config = complete(config, problem, notes.append)
-            check_free(path)
-            surrogate = new_surrogate(config, problem)
-            run = Run(path, config, problem.card, surrogate.signature)
-        # Before anything is written: it may still find fault with the settings or the data.
-        training = Training(run, config, problem, surrogate, processes, report)
-        training.notes += notes
-        if processes.first and not resume:
-            Run.create(path, config, problem.card, surrogate.signature)
-        processes.wait()
-        needed = training.needed if processes.device.type == "cpu" else None
-        with run.locked() if processes.first else nullcontext(), reused_memory(needed):
-            training.go(goes_on, until)
+        return _train(processes, config, Path(out), resume, until, report)
+
+
+def _train(
+    processes: Group,
+    config: Config,
+    path: Path,
+    resume: bool,
+    until: int | None,
+    report: Callable[[Report], None],
+) -> Run:
+    """Train in this process; what refers to the group of processes is gone when this returns."""
+    problem = open_problem(config.data, config.seed)
+    notes: list[str] = []
+    if resume:
+        run = Run.open(path)
+        config = complete(as_older(config, run.config), problem, notes.append)
+        run.check_same(config, problem.card)
+        goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
+        surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
+    else:
+        goes_on = False
+        config = complete(config, problem, notes.append)
+        check_free(path)
+        surrogate = new_surrogate(config, problem)
+        run = Run(path, config, problem.card, surrogate.signature)
+    # Before anything is written: it may still find fault with the settings or the data.
+    training = Training(run, config, problem, surrogate, processes, report)
+    training.notes += notes
+    if processes.first and not resume:
+        Run.create(path, config, problem.card, surrogate.signature)
+    processes.wait()
+    needed = training.needed if processes.device.type == "cpu" else None
+    with run.locked() if processes.first else nullcontext(), reused_memory(needed):
+        training.go(goes_on, until)
     return run
 
 
