@@ -34,9 +34,9 @@ class Variant:
     in_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-# Sizes chosen by `benchmarks.search`. Density weights: what is learned on one cloud holds on others; the paper weighs
-# all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in place of
-# attention: a step costs a tenth of what it did, and the error falls faster in every step.
+# `benchmarks.search` compares with other sizes. Density weights: what is learned on one cloud holds on others; the paper
+# weighs all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in place of
+# attention make a step cheap.
 _LEAN = {
     "point_weights": "density",
     "processor": "kernels",

@@ -9,7 +9,7 @@ from ikno.config import PRESETS
 from ikno.paper import NAMES, fill, latex, load_scale, load_table, markdown
 
 ROOT = Path(__file__).parents[2]
-OWN = {name: str(Path("examples") / "tables" / f"{name}.toml") for name in ("longer", "positions", "real")}
+OWN = {name: str(Path("examples") / "tables" / f"{name}.toml") for name in ("longer", "real")}
 PAGES = [p for preset in PRESETS for p in sorted((ROOT / "docs" / "results" / preset).glob("*.md"))]
 
 

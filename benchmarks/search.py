@@ -1,0 +1,145 @@
+"""Which settings of IKNO are better after equal seconds of training, by validation error: docs/results/search.md.
+
+Each choice changes one thing of the preset cpu. Sets, budget in processor seconds, optimizer and rate are the same for
+all; a costlier step means fewer of them. Results are kept in docs/results/search.json by all that decides them: what is
+there is not made again. No test error is looked at.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import measure
+from benchmarks.equal_time import PAGES, SETS, key_of, problem_of
+from ikno.comparison import Cell, markdown_table, measured
+from ikno.config import Config, make_config
+from ikno.cost import interleaved
+from ikno.data.problem import Problem, open_problem
+from ikno.runs import write_atomic
+from ikno.training import complete, prepare_step
+
+USUAL = ("poisson-gauss", "elasticity", "wave-layer", "holed-poisson", "pointnetcfd", "naca0012")
+REPEATS = 15
+CHOICES: dict[str, dict[str, Any]] = {
+    "preset": {},
+    "free none": {"model.free": "none"},
+    "free added": {"model.free": "added"},
+    "free only": {"model.free": "only"},
+    "attention, patches of 2": {
+        "model.processor": "attention",
+        "model.positions": "rotary",
+        "model.patch_size": 2,
+        "model.num_heads": 4,
+    },
+    "grid 12": {"model.grid_size": 12, "model.first_scale": 1.375},
+    "grid 20": {"model.grid_size": 20, "model.first_scale": 2.375},
+    "3 layers": {"model.num_layers": 3},
+    "6 layers": {"model.num_layers": 6},
+    "width 96": {"model.d_model": 96},
+    "ff_mult 2": {"model.ff_mult": 2},
+    "point_width 8": {"model.point_width": 8},
+    "point_width 32": {"model.point_width": 32},
+    "2 kernels": {"model.num_kernels": 2},
+    "4 frequencies": {"model.nerf_frequencies": 4},
+    "uniform weights": {"model.point_weights": "uniform"},
+    "tolerance 1e-3": {"model.tolerance": 1e-3},
+    "batch 8": {"train.batch": 8},
+    "batch 2": {"train.batch": 2},
+    "rate 5e-3": {"train.learning_rate": 5e-3},
+    "rate 2e-2": {"train.learning_rate": 2e-2},
+    "ema .99": {"train.ema": 0.99},
+    "no conditions": {"model.conditions": 0},
+}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The validation error of a choice on a set after so many seconds, with one seed."""
+
+    set: str
+    choice: str
+    seconds: float
+    seed: int
+    key: str
+    steps: int
+    milliseconds: float
+    validation: float
+
+
+def configs_of(name: str, choices: list[str], folder: Path, real: Path) -> tuple[dict[str, Config], Problem]:
+    """Return the complete config of each choice, and the problem."""
+    file, settings = problem_of(name, folder, real)
+    base = make_config(file, settings)
+    problem = open_problem(base.data, base.seed)
+    return {c: complete(make_config(file, {**settings, **CHOICES[c]}), problem) for c in choices}, problem
+
+
+def tried(
+    name: str, choice: str, config: Config, problem: Problem, seconds: float, seed: int, cost: float, folder: Path
+) -> Tried:
+    """Return what a choice reaches in the steps that fit into the budget."""
+    train = config.train.model_copy(update={"steps": max(int(1e3 * seconds / cost), 1), "epochs": None})
+    given = complete(config.model_copy(update={"train": train, "seed": seed}), problem)
+    found = measured(Cell(given, problem.digest(), folder))
+    key = key_of(config, problem.digest(), seconds)
+    return Tried(name, choice, seconds, seed, key, given.train.steps or 0, cost, found.validation)
+
+
+def kept_results(file: Path) -> list[Tried]:
+    """Return all results of the file."""
+    return [Tried(**t) for t in json.loads(file.read_text())] if file.exists() else []
+
+
+def page(results: list[Tried]) -> str:
+    """Return a table for each budget: a row for each choice, mean validation errors in % and milliseconds of a step."""
+    text = ["# Settings of IKNO", "", "Made by `python -m benchmarks.search`. Validation errors in %, mean over seeds."]
+    for seconds in sorted({t.seconds for t in results}):
+        found = [t for t in results if t.seconds == seconds]
+        sets = [s for s in SETS if any(t.set == s for t in found)]
+        lines = []
+        for choice in (c for c in CHOICES if any(t.choice == c for t in found)):
+            cells = []
+            for name in sets:
+                errors = [t.validation for t in found if (t.set, t.choice) == (name, choice)]
+                cells.append(f"{100 * sum(errors) / len(errors):.2f} ({len(errors)})" if errors else "-")
+            times = [t.milliseconds for t in found if t.choice == choice]
+            lines.append([choice, f"{sum(times) / len(times):.1f}", *cells])
+        text += ["", f"## {seconds:g} seconds", "", markdown_table(["", "ms / step", *sets], lines)]
+    return "\n".join([*text, "", "In parentheses: the number of seeds.", ""])
+
+
+def main() -> None:
+    parser = measure.arguments(__doc__, repeats=1, threads=1)
+    parser.add_argument("--out", type=Path, default=Path("equal-time"), help="folder of data and runs")
+    parser.add_argument("--real", type=Path, default=Path("real"), help="folder that holds those of the real sets")
+    parser.add_argument("--sets", nargs="+", default=list(USUAL), choices=list(SETS), help="these sets only")
+    parser.add_argument("--choices", nargs="+", default=list(CHOICES), choices=list(CHOICES), help="these choices only")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[20.0, 60.0], help="budgets (default 20 60)")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds (default 2)")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = PAGES / "search.json"
+    for name in args.sets:
+        configs, problem = configs_of(name, args.choices, args.out, args.real)
+        steps = {c: prepare_step(config, problem) for c, config in configs.items()}
+        costs = {c: 1e3 * seconds.cpu for c, seconds in interleaved(steps, REPEATS).items()}
+        jobs = [(s, seed, c) for s in args.seconds for seed in range(args.seeds) for c in configs]
+        for seconds, seed, choice in jobs:
+            config, results = configs[choice], kept_results(file)
+            if (key_of(config, problem.digest(), seconds), seed) in {(t.key, t.seed) for t in results}:
+                continue
+            runs = args.out / "search" / name
+            found = tried(name, choice, config, problem, seconds, seed, costs[choice], runs)
+            place = (name, choice, seconds, seed)
+            others = [t for t in results if (t.set, t.choice, t.seconds, t.seed) != place]
+            write_atomic(file, (json.dumps([asdict(t) for t in [*others, found]], indent=1) + "\n").encode())
+            print(f"{name}, {choice}, {seconds:g} s, seed {seed}: {100 * found.validation:.2f} %", flush=True)
+    (PAGES / "search.md").write_text(page(kept_results(file)))
+
+
+if __name__ == "__main__":
+    main()
