@@ -34,9 +34,9 @@ class Variant:
     in_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-# `benchmarks.search` compares with other sizes. Density weights: what is learned on one cloud holds on others; the paper
-# weighs all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in place of
-# attention make a step cheap.
+# `benchmarks.search` compares with other sizes. Density weights: what is learned on one cloud holds on others; the
+# paper weighs all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in
+# place of attention make a step cheap.
 _LEAN = {
     "point_weights": "density",
     "processor": "kernels",
