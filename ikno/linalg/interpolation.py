@@ -97,7 +97,7 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
     """
     assert cloud.cells is not None
     grid, cells = cloud.grid, cloud.cells
-    blocks = cloud.keep("blocks", lambda: _single(cloud) if cloud.fixed else _blocks(cloud))
+    blocks = cloud.keep("blocks", lambda: _blocks(cloud))
     dtype = torch.float64 if cloud.points.requires_grad else cloud.points.dtype
     counts = cells.node_counts(nodes)
     corner = blocks.cell[:, 0]
@@ -116,18 +116,21 @@ def _make(cloud: Cloud, nodes: Nodes) -> Interpolation:
 
 
 def _blocks(cloud: Cloud) -> Blocks:
-    """Return the points sorted by cell; masked points are in no block."""
+    """Return the points sorted by cell; masked points are in no block.
+
+    With a fixed range of cells a block for each point, as many as can be told without looking at them.
+    """
     assert cloud.cells is not None
     (clouds, n, d), cells = cloud.shape, cloud.cells
     points = cloud.points.detach()
     source = torch.arange(clouds * n, device=points.device)
-    if cloud.mask is not None:
+    if cloud.mask is not None and not cloud.fixed:
         source = source[cloud.mask.reshape(-1)]
-    share = torch.ones(len(source), dtype=points.dtype, device=points.device)
+    share = torch.ones_like(source, dtype=points.dtype)
     located = [cell_of(points[..., j], cloud.grid, j) for j in range(d)]
     columns = [source // n] + [c.reshape(-1)[source] - cells.first[j] for j, (c, _) in enumerate(located)]
     for j, (_, on_line) in enumerate(located):
-        if not cloud.points.requires_grad:
+        if cloud.fixed or not cloud.points.requires_grad:
             columns[1 + j] = columns[1 + j].clamp(0, cells.count[j] - 1)
             continue
         # Where coordinates are differentiated, a point on a grid line is two half points, one in each adjacent
@@ -136,6 +139,9 @@ def _blocks(cloud: Cloud) -> Blocks:
         share = share.index_copy(0, twin, share[twin] / 2)
         columns = [torch.cat([c, c[twin] - int(i == 1 + j)]) for i, c in enumerate(columns)]
         source, share = torch.cat([source, source[twin]]), torch.cat([share, share[twin]])
+    if cloud.fixed:
+        share = share if cloud.mask is None else cloud.mask.reshape(-1).to(share.dtype)
+        return Blocks(source[:, None], share[:, None], torch.stack(columns, 1))
     key = columns[0]
     for c, count in zip(columns[1:], cells.count, strict=True):
         key = key * count + c
@@ -151,20 +157,6 @@ def _blocks(cloud: Cloud) -> Blocks:
     shares = share.new_zeros(len(sources)).index_copy_(0, slot, share[order])
     cell = torch.stack([c[first] for c in columns], 1)
     return Blocks(sources.view(-1, size), shares.view(-1, size), cell)
-
-
-def _single(cloud: Cloud) -> Blocks:
-    """Return a block for each point, whose number is known without looking at the points; masked ones have no share."""
-    assert cloud.cells is not None
-    clouds, n, d = cloud.shape
-    points = cloud.points.detach()
-    source = torch.arange(clouds * n, device=points.device)
-    columns = [source // n]
-    for j in range(d):
-        cell = cell_of(points[..., j], cloud.grid, j)[0].reshape(-1) - cloud.cells.first[j]
-        columns.append(cell.clamp(0, cloud.cells.count[j] - 1))
-    share = torch.ones_like(points[..., 0]) if cloud.mask is None else cloud.mask.to(points.dtype)
-    return Blocks(source[:, None], share.reshape(-1, 1), torch.stack(columns, 1))
 
 
 def _block_size(counts: Int[Tensor, "cells"]) -> int:
