@@ -111,7 +111,7 @@ def configs_of(name: str, models: list[str], folder: Path, real: Path) -> tuple[
 
 def milliseconds_of(configs: dict[str, Config], problem: Problem, file: Path) -> dict[str, float]:
     """Return the processor time of a step of each model and optimizer, timed in turns and kept in the file."""
-    with _locked(file):
+    with locked(file):
         kept: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
         wanted = {}
         for model, config in configs.items():
@@ -147,6 +147,8 @@ def result_of(
                 raise
             except UserError as error:  # diverged
                 print(f"{name}, {model}, {optimizer} {rate:g}: {error}", flush=True)
+    if not tried:
+        raise UserError(f"{name}, {model}: no pair of optimizer and rate can be trained")
     optimizer, rate = min(tried, key=lambda pair: tried[pair])
     cells = [cell(optimizer, rate, 1, seed) for seed in SEEDS]
     found = [measured(c) for c in cells]
@@ -165,13 +167,18 @@ def _trained(config: Config, **train: Any) -> Config:
 
 
 def key_of(config: Config, data: str, seconds: float) -> str:
-    """Return a digest of what decides a result."""
-    chosen = ("train.learning_rate", "train.optimizer", "train.epochs", "train.steps", "seed")
-    return hashlib.sha256(f"{digest_of(config, data, chosen)} {seconds}".encode()).hexdigest()[:12]
+    """Return a digest of what decides a result; optimizer and rate are chosen on the way."""
+    return digest_within(config, data, seconds, ("train.learning_rate", "train.optimizer"))
+
+
+def digest_within(config: Config, data: str, seconds: float, chosen: tuple[str, ...] = ()) -> str:
+    """Return a digest of a config without what is ``chosen``, its seed and its length, and of a budget."""
+    digest = digest_of(config, data, (*chosen, "train.epochs", "train.steps", "seed"))
+    return hashlib.sha256(f"{digest} {seconds}".encode()).hexdigest()[:12]
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def locked(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -185,7 +192,7 @@ def kept_results(file: Path) -> list[Result]:
 
 def keep(file: Path, result: Result, lock: Path) -> None:
     """Add a result to the file, in place of an older one for the same system, set and budget."""
-    with _locked(lock):
+    with locked(lock):
         others = [
             r for r in kept_results(file) if (r.set, r.model, r.seconds) != (result.set, result.model, result.seconds)
         ]

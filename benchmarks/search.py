@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks import measure
-from benchmarks.equal_time import PAGES, SETS, key_of, problem_of
+from benchmarks.equal_time import PAGES, SETS, digest_within, locked, problem_of
 from ikno.comparison import Cell, markdown_table, measured
 from ikno.config import Config, make_config
 from ikno.cost import interleaved
@@ -84,7 +84,7 @@ def tried(
     train = config.train.model_copy(update={"steps": max(int(1e3 * seconds / cost), 1), "epochs": None})
     given = complete(config.model_copy(update={"train": train, "seed": seed}), problem)
     found = measured(Cell(given, problem.digest(), folder))
-    key = key_of(config, problem.digest(), seconds)
+    key = digest_within(config, problem.digest(), seconds)
     return Tried(name, choice, seconds, seed, key, given.train.steps or 0, cost, found.validation)
 
 
@@ -130,13 +130,14 @@ def main() -> None:
         jobs = [(s, seed, c) for s in args.seconds for seed in range(args.seeds) for c in configs]
         for seconds, seed, choice in jobs:
             config, results = configs[choice], kept_results(file)
-            if (key_of(config, problem.digest(), seconds), seed) in {(t.key, t.seed) for t in results}:
+            if (digest_within(config, problem.digest(), seconds), seed) in {(t.key, t.seed) for t in results}:
                 continue
             runs = args.out / "search" / name
             found = tried(name, choice, config, problem, seconds, seed, costs[choice], runs)
             place = (name, choice, seconds, seed)
-            others = [t for t in results if (t.set, t.choice, t.seconds, t.seed) != place]
-            write_atomic(file, (json.dumps([asdict(t) for t in [*others, found]], indent=1) + "\n").encode())
+            with locked(args.out / "search.json"):
+                others = [t for t in kept_results(file) if (t.set, t.choice, t.seconds, t.seed) != place]
+                write_atomic(file, (json.dumps([asdict(t) for t in [*others, found]], indent=1) + "\n").encode())
             print(f"{name}, {choice}, {seconds:g} s, seed {seed}: {100 * found.validation:.2f} %", flush=True)
     (PAGES / "search.md").write_text(page(kept_results(file)))
 

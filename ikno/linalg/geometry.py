@@ -115,8 +115,8 @@ class Cloud:
         return self.points.shape
 
     def keep(self, key: Any, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, which is kept unless coordinates are differentiated: one backward pass each."""
-        if self.points.requires_grad:
+        """Return what ``make`` makes, which is kept unless it belongs to one backward pass, or can be in none."""
+        if self.points.requires_grad or torch.is_inference_mode_enabled():
             return make()
         if key not in self.kept:
             self.kept[key] = make()

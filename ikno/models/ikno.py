@@ -79,7 +79,7 @@ class IKNOSettings(ProcessorSettings):
             elif len(getattr(self, name)) != self.num_kernels:
                 raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")
         if self.point_width is not None and (self.encoder != "kernel" or not self.normalize_branches):
-            raise ValueError("point_width needs encoder='kernel' and normalize_branches=true")
+            raise ValueError("point_width needs encoder=kernel and normalize_branches=true; or model.point_width=null")
         if self.alpha_sign == "keep" and 0 in self.kernel_alpha:
             raise ValueError("an alpha of 0 has no sign to keep; use a nonzero kernel_alpha or alpha_sign='free'")
         return self
@@ -132,6 +132,7 @@ class IKNO(nn.Module):
         else:
             self.decoder_fusion = nn.Linear(branches * width, narrow)
         self.head = MLP(narrow, width, out_channels)
+        self.register_load_state_dict_pre_hook(lambda module, *_: module._folded.clear())
 
     def forward(
         self,
@@ -155,7 +156,11 @@ class IKNO(nn.Module):
     ) -> Cloud:
         """Return the points sorted into the cells of the latent grid: worth keeping if the same cloud comes again."""
         if isinstance(points, Cloud):
+            if points.points.dtype != self._dtype or points.fixed != bool(self._folded):
+                raise ValueError("the cloud was located by a model of another precision, or before or after `fold`")
             return points
+        if mask is not None and mask.shape[0] > points.shape[0] and self.settings.point_weights == "density":
+            points = points.expand(mask.shape[0], -1, -1)  # each sample has a density of its own
         own = mask if mask is not None and mask.shape[0] == points.shape[0] else None
         if self._folded:
             return Cloud(points.to(self._dtype), own, self.grid, self._range, fixed=True)
@@ -165,9 +170,11 @@ class IKNO(nn.Module):
         """Compute once what depends on the weights alone: tables, resolvents, and how many nodes the tables have.
 
         After that the forward pass reads no number from a tensor and has no custom gradient, so that it can be
-        exported. Points more than ``MARGIN`` cells outside the box count as if they were there. ``train`` undoes it;
-        weights must not be loaded in between.
+        exported. Points more than ``MARGIN`` cells outside the box count as if they were there. ``train`` and loading
+        weights undo it.
         """
+        if self.team is not None:
+            raise ValueError("a model whose points are held by several processes cannot be folded")
         cloud = Cloud(torch.zeros(1, 1, self.dim).to(self.head.last.weight), None, self.grid, self._range, fixed=True)
         s = self.settings
         with torch.no_grad():
@@ -212,14 +219,21 @@ class IKNO(nn.Module):
         if mask is not None:
             features = features.masked_fill(~mask[..., None], 0)
         latent = self._to_latent(features, cloud, self._weights(cloud, weights, mask), mask, there)
-        return self.processor(latent, self._condition(features, mask))
+        return self.processor(latent, self._condition(features, mask, cloud.team))
 
-    def _condition(self, features: Tensor, mask: Tensor | None) -> Float[Tensor, "batch conditions"] | None:
+    def _condition(
+        self, features: Tensor, mask: Tensor | None, team: Team | None
+    ) -> Float[Tensor, "batch conditions"] | None:
         """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
         if not self.settings.conditions:
             return None
-        given = features[..., -self.settings.conditions :]
-        return given.mean(1) if mask is None else given.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        given = features[..., -self.settings.conditions :].to(self._dtype)
+        if mask is None:
+            return given.mean(1)
+        sums, counts = given.sum(1), mask.sum(1, keepdim=True).to(given.dtype).expand(len(given), 1)
+        if team is not None:  # all points of a sample may be in other processes
+            sums, counts = team.total(sums), team.total(counts)
+        return sums / counts.clamp(min=1)
 
     def decode(
         self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
@@ -331,7 +345,8 @@ class IKNO(nn.Module):
             return weights
         if cloud.team is not None:
             sums = cloud.team.total(sums)
-        return weights * (self.grid.count / sums.clamp(min=torch.finfo(weights.dtype).tiny))
+        empty = sums <= 0  # all points are masked
+        return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
 
     def _given_weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
         """Return the weights of each point in any unit, 0 where it is masked."""

@@ -7,7 +7,7 @@ grid with resolvents of learned kernels, which costs less and has few parameters
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -40,14 +40,6 @@ class ProcessorSettings(Settings):
     free: Literal["none", "profile", "added", "only"] = "profile"
     head_scales: tuple[PositiveFloat, PositiveFloat] = (1.0, 16.0)
     head_alpha: PositiveFloat = 1.0
-
-
-class Processor(Protocol):
-    """Any module from a latent grid to a latent grid of the same shape."""
-
-    def __call__(self, latent: Latent, condition: Condition | None = None) -> Latent:
-        """Return the processed grid."""
-        ...
 
 
 class Modulation(nn.Module):
@@ -212,13 +204,13 @@ class AxisKernels(nn.Module):
             del self.raw_beta, self.raw_gamma, self.raw_c, self.raw_alpha
 
     def resolvents(self) -> Float[Tensor, "layers heads count count"]:
-        """Return R of all layers and heads, as (I - (I + a K)^-1) / a."""
-        raw = (self.raw_c, self.raw_beta, self.raw_gamma, self.raw_alpha)
-        c, beta, gamma, alpha = (F.softplus(p)[..., None, None] for p in raw)
-        kernel = c * (torch.exp(-((beta * self.distance) ** 2)) + torch.exp(-gamma * self.distance))
-        eye = torch.eye(self.distance.shape[0], dtype=kernel.dtype, device=kernel.device)
-        resolvent = (eye - torch.linalg.inv(eye + alpha * kernel)) / alpha
-        return resolvent / resolvent.sum(-1).mean(-1)[..., None, None]
+        """Return R of all layers and heads, found in float64."""
+        raw = torch.stack([self.raw_c, self.raw_beta, self.raw_gamma, self.raw_alpha])
+        c, beta, gamma, alpha = F.softplus(raw.double())[..., None, None]
+        distance = self.distance.double()
+        kernel = c * (torch.exp(-((beta * distance) ** 2)) + torch.exp(-gamma * distance))
+        resolvent = torch.linalg.solve(torch.eye(len(distance)).to(kernel) + alpha * kernel, kernel)
+        return (resolvent / resolvent.sum(-1).mean(-1)[..., None, None]).to(raw.dtype)
 
     def forward(self) -> Float[Tensor, "layers heads count count"]:
         """Return the matrices that mix the values along this axis."""

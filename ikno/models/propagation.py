@@ -24,6 +24,7 @@ class Propagation:
 
     def at(self, cloud: Cloud) -> "Propagation":
         """Return the same for another cloud with the same range of cells."""
+        assert cloud.cells == self.form.cloud.cells
         return replace(self, form=replace(self.form, cloud=cloud))
 
     def to_grid(self, values: Float[Tensor, "batch points width"]) -> OnGrid:

@@ -517,3 +517,55 @@ def test_a_folded_model_can_be_exported(name: str, settings: dict) -> None:
     text = PROGRAM.replace("NAME", name).replace("SETTINGS", repr(settings))
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_masked_sample_has_its_own_density_on_a_shared_cloud() -> None:
+    model = small(point_weights="density", conditions=1)
+    features, points = data(batch=2, clouds=1)
+    features[..., -1] = torch.tensor([[0.3], [-0.7]])
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    mask[1, 25:] = False
+    found = model(features, points, mask=mask)
+    assert close(found[1, :25], model(features[1:, :25], points[:, :25])[0])
+    assert close(found[0], model(features[:1], points)[0])
+
+
+@pytest.mark.parametrize("rule", ["uniform", "density"])
+@pytest.mark.parametrize("form", ["dense", "local"])
+def test_a_sample_without_points_harms_no_other(form: str, rule: str) -> None:
+    """F8: values and gradients are finite, and those of the other sample alone."""
+    model = small(point_weights=rule, contraction=form)
+    features, points = data(batch=2)
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    mask[1] = False
+    values = model(features, points, mask=mask)
+    assert close(values[:1], model(features[:1], points[:1]))
+    values.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_inference_mode_leaves_nothing_behind() -> None:
+    features, points = data(batch=1)
+    model = small(contraction="local").double()
+    features, points = features.double(), points.double()
+    cloud = model.locate(points)
+    with torch.inference_mode():
+        model(features, cloud)
+    model(features, cloud).sum().backward()
+    moving = points.clone().requires_grad_()
+    model(features, moving).sum().backward()
+    assert moving.grad is not None
+
+
+def test_loading_weights_undoes_fold_and_clouds_of_before_are_refused() -> None:
+    model, other = small().eval(), small(num_kernels=3).eval()
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(0.1)
+        features, points = data()
+        cloud = model.locate(points)
+        model.fold()
+        with pytest.raises(ValueError, match="before or after `fold`"):
+            model(features, cloud)
+        model.load_state_dict(other.state_dict())
+        assert torch.equal(model(features, points), other(features, points))
