@@ -5,7 +5,7 @@ from ikno.linalg.geometry import Cells, Cloud, Grid, Team, locate
 from ikno.linalg.interpolation import Interpolation, density_weights
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
 from ikno.linalg.polynomials import lagrange, lobatto
-from ikno.linalg.resolvents import RESOLVENTS, Apply, Resolvent, dense, inverses, tensor_product, truncated, vanilla
+from ikno.linalg.resolvents import RESOLVENTS, Apply, dense, inverses, tensor_product, truncated, vanilla
 from ikno.linalg.series import Convergence, convergence, inverse_power
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Interpolation",
     "Kernel",
     "Local",
-    "Resolvent",
     "Team",
     "contraction",
     "convergence",

@@ -16,7 +16,6 @@ from torch.autograd.function import once_differentiable
 from ikno.linalg.kronecker import Factors, kron_apply, kron_dense
 
 Apply = Callable[[Float[Tensor, "*grid width"]], Float[Tensor, "*grid width"]]
-Resolvent = Callable[[Factors, Float[Tensor, ""] | float], Apply]
 
 
 def vanilla(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ikno.linalg import Grid, lagrange, lobatto
 
-MAX_NODES = 40  # of a cell along one axis
+MAX_NODES_PER_CELL = 40  # along one axis
 
 
 class BaseKernel(nn.Module):
@@ -155,7 +155,7 @@ def nodes_needed(
     derivatives: float,
     slope: bool,
 ) -> int | None:
-    """Return the smallest node count for which interpolation in all cells meets two tolerances, None above MAX_NODES.
+    """Return the smallest node count for which interpolation in all cells meets two tolerances, None if too many.
 
     ``profile(u)`` is the kernel at a distance of u >= 0 cells, negligible beyond ``reach``. What is bounded is the
     root-mean-square error, each relative to the root mean square of the quantity itself: that of the profile f by
@@ -166,7 +166,7 @@ def nodes_needed(
     offsets = torch.unique(torch.linspace(0, max(math.ceil(reach), 1), 129, dtype=torch.float64).round())
     t = ((torch.arange(-1, 129, dtype=torch.float64) + 0.5) / 128).clamp(0, 1)  # middles of 128 parts, and both ends
     exact = _with_derivatives(profile, t[:, None] + offsets)
-    for count in range(2, MAX_NODES + 1):
+    for count in range(2, MAX_NODES_PER_CELL + 1):
         nodal = _with_derivatives(profile, torch.tensor(lobatto(count), dtype=torch.float64)[:, None] + offsets)
         basis = lagrange(t, count)
         errors = [_relative(basis @ n - e, e) for n, e in zip(nodal[:2], exact[:2], strict=True)]
