@@ -2,14 +2,16 @@
 
 One thread, preset cpu. Each system tries AdamW and Muon with three rates for a third of the time; the pair with the
 best validation error is trained for all of it, with two seeds. The budget counts processor seconds of training steps,
-all systems of a set timed in turns. Results are kept in docs/results/equal-time.json by all that decides them: what is
-there is not made again, and several processes can share the work. The real sets are files of others, in --real.
+all systems of a set timed in turns with a yardstick: seconds are those of a machine on which the yardstick takes
+``YARDSTICK`` ms, so that a slower machine, or one that is busy, gives every system the same number of steps. Results
+and costs are kept in docs/results by all that decides them: what is there is not made again, and several processes can
+share the work. The real sets are files of others, in --real.
 """
 
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ import torch
 from benchmarks import measure
 from ikno.comparison import Cell, digest_of, markdown_table, measured
 from ikno.config import Config, make_config
-from ikno.cost import interleaved
+from ikno.cost import Call, interleaved
 from ikno.data.generate import Job, generate
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
@@ -28,6 +30,7 @@ from ikno.runs import BusyError, write_atomic
 from ikno.training import complete, prepare_step
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
+COSTS = PAGES / "equal-time-costs.json"
 CARDS = Path(__file__).parents[1] / "examples" / "cards"
 SYSTEMS = ("fno-dse", "geofno", "gino", "gaot", "transolver", "gnot", "upt", "rigno")
 MODELS = ("ikno-tp", *SYSTEMS)
@@ -36,6 +39,7 @@ RATES = (1.5e-3, 5e-3, 1.5e-2)
 SEEDS = (0, 1)
 TRIAL = 1 / 3
 REPEATS = 15
+YARDSTICK = 10.06  # ms of a step of fno-dse with Muon on poisson-gauss
 # Both predict states in their papers, and do much worse with rates of change (docs/comparison.md).
 OWN = {"upt": {"surrogate.mode": "direct"}, "gnot": {"surrogate.mode": "direct"}}
 STEADY, MOVING = (512, 64, 64), (160, 32, 32)
@@ -109,22 +113,28 @@ def configs_of(name: str, models: list[str], folder: Path, real: Path) -> tuple[
     }, problem
 
 
-def milliseconds_of(configs: dict[str, Config], problem: Problem, file: Path) -> dict[str, float]:
-    """Return the processor time of a step of each model and optimizer, timed in turns and kept in the file."""
+def yardstick(folder: Path) -> Call:
+    """Return the step that takes ``YARDSTICK`` ms on the machine whose seconds all budgets count."""
+    configs, problem = configs_of("poisson-gauss", ["fno-dse"], folder, folder)
+    return prepare_step(_trained(configs["fno-dse"], optimizer="muon"), problem)
+
+
+def milliseconds_of(
+    wanted: dict[str, Config], problem: Problem, file: Path, unit: Callable[[], Call]
+) -> dict[str, float]:
+    """Return the processor time of a step with each config, timed in turns with the yardstick and kept in the file."""
     with locked(file):
         kept: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-        wanted = {}
-        for model, config in configs.items():
-            for optimizer in OPTIMIZERS:
-                given = _trained(config, optimizer=optimizer)
-                key = digest_of(given, problem.digest(), ("train.learning_rate", "train.epochs", "train.steps", "seed"))
-                wanted[f"{model} {optimizer}"] = (key, given)
-        missing = {label: given for label, (key, given) in wanted.items() if key not in kept}
+        free = ("train.learning_rate", "train.epochs", "train.steps", "seed")
+        keys = {label: digest_of(given, problem.digest(), free)[:16] for label, given in wanted.items()}
+        missing = {label: given for label, given in wanted.items() if keys[label] not in kept}
         if missing:
-            found = interleaved({label: prepare_step(given, problem) for label, given in missing.items()}, REPEATS)
-            kept |= {wanted[label][0]: 1e3 * seconds.cpu for label, seconds in found.items()}
-            write_atomic(file, json.dumps(kept, indent=1).encode())
-    return {label: kept[key] for label, (key, _) in wanted.items()}
+            steps = {label: prepare_step(given, problem) for label, given in missing.items()}
+            found = interleaved({"yardstick": unit(), **steps}, REPEATS)
+            scale = YARDSTICK / found["yardstick"].cpu
+            kept |= {keys[label]: round(found[label].cpu * scale, 3) for label in missing}
+            write_atomic(file, (json.dumps(dict(sorted(kept.items())), indent=1) + "\n").encode())
+    return {label: kept[key] for label, key in keys.items()}
 
 
 def result_of(
@@ -179,6 +189,7 @@ def digest_within(config: Config, data: str, seconds: float, chosen: tuple[str, 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
+    """Hold a lock beside the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -243,6 +254,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS), help="these sets only")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="these models only")
     parser.add_argument("--seconds", type=float, default=60.0, help="budget (default 60)")
+    parser.add_argument("--costs", action="store_true", help="measure what a step costs and train nothing")
     parser.add_argument("--results", type=Path, default=PAGES / "equal-time.json", help="file of all results")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -250,7 +262,10 @@ def main() -> None:
     busy = []
     for name in args.sets:
         configs, problem = configs_of(name, args.models, args.out, args.real)
-        costs = milliseconds_of(configs, problem, args.out / f"{name}-costs.json")
+        wanted = {f"{m} {o}": _trained(c, optimizer=o) for m, c in configs.items() for o in OPTIMIZERS}
+        costs = milliseconds_of(wanted, problem, COSTS, lambda: yardstick(args.out))
+        if args.costs:
+            continue
         for model, config in configs.items():
             if key_of(config, problem.digest(), args.seconds) in {r.key for r in kept_results(args.results)}:
                 continue

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 
 from benchmarks import measure
-from benchmarks.equal_time import PAGES, SETS, digest_within, locked, problem_of
+from benchmarks.equal_time import COSTS, PAGES, SETS, digest_within, locked, milliseconds_of, problem_of, yardstick
 from ikno.comparison import Cell, markdown_table, measured
 from ikno.config import Config, make_config
-from ikno.cost import interleaved
 from ikno.data.problem import Problem, open_problem
 from ikno.runs import write_atomic
-from ikno.training import complete, prepare_step
+from ikno.training import complete
 
 USUAL = ("poisson-gauss", "elasticity", "wave-layer", "holed-poisson", "pointnetcfd", "naca0012")
-REPEATS = 15
 CHOICES: dict[str, dict[str, Any]] = {
     "preset": {},
     "free none": {"model.free": "none"},
@@ -125,8 +123,7 @@ def main() -> None:
     file = PAGES / "search.json"
     for name in args.sets:
         configs, problem = configs_of(name, args.choices, args.out, args.real)
-        steps = {c: prepare_step(config, problem) for c, config in configs.items()}
-        costs = {c: 1e3 * seconds.cpu for c, seconds in interleaved(steps, REPEATS).items()}
+        costs = milliseconds_of(configs, problem, COSTS, lambda: yardstick(args.out))
         jobs = [(s, seed, c) for s in args.seconds for seed in range(args.seeds) for c in configs]
         for seconds, seed, choice in jobs:
             config, results = configs[choice], kept_results(file)

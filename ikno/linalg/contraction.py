@@ -12,6 +12,7 @@ tables T_j. All derivatives are autograd's.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,9 +22,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ikno.linalg.geometry import Cloud, Grid
-from ikno.linalg.interpolation import Interpolation, Nodes
+from ikno.linalg.interpolation import Interpolation, Nodes, lobatto
 from ikno.linalg.kronecker import axis_apply
-from ikno.linalg.polynomials import lobatto
 
 MAX_NODES = 1 << 24  # of all cells together: more take too much memory, even for one channel at a time
 AT_A_TIME = 1 << 23  # node values that are worked on at a time, or those of 16 columns
@@ -157,10 +157,8 @@ class Local:
         dtype = torch.float64 if self.cloud.points.requires_grad else x.dtype
         tables = tuple(t.to(dtype) for t in tables)
         parts = x.split(max(AT_A_TIME // nodes, 16), -1)
-        again = nodes * x.shape[-1] > KEPT and torch.is_grad_enabled()
-        found = [
-            _recomputed(function, p.to(dtype), *tables) if again else function(p.to(dtype), *tables) for p in parts
-        ]
+        run = partial(_recomputed, function) if nodes * x.shape[-1] > KEPT else function
+        found = [run(p.to(dtype), *tables) for p in parts]
         return torch.cat(found, -1) if len(found) > 1 else found[0]
 
 
@@ -175,28 +173,23 @@ def contraction(kernels: Sequence[Kernel], cloud: Cloud, method: str = "auto", t
     """
     if method not in ("auto", "dense", "local"):
         raise ValueError(f"the contraction is one of auto, dense, local; found {method!r}")
-    if method == "dense":
-        return Dense(kernels, cloud)
-    nodes, reason = _nodes(kernels, cloud, tolerance)
+    nodes = None if method == "dense" else _nodes(kernels, cloud, tolerance)
     if nodes is None and method == "local":
-        raise ValueError(f"the cell-local contraction cannot be used: {reason}; use contraction='dense' or 'auto'")
+        raise ValueError(
+            "the cell-local contraction cannot be used: a kernel is no product or too narrow for the grid, or points "
+            "lie too far outside; use contraction='dense' or 'auto'"
+        )
     if nodes is None or (method == "auto" and not _local_is_cheaper(cloud, nodes, len(kernels))):
         return Dense(kernels, cloud)
-    axes = range(cloud.grid.dim)
-    return Local(cloud, nodes, tuple(_table(kernels, cloud, j, nodes[j]) for j in axes))
+    return Local(cloud, nodes, tuple(_table(kernels, cloud, j, m) for j, m in enumerate(nodes)))
 
 
-def _nodes(kernels: Sequence[Kernel], cloud: Cloud, tolerance: float) -> tuple[Nodes | None, str]:
-    """Return the nodes of the most demanding kernel along each axis, or None and the reason."""
-    if cloud.cells is None:
-        return None, "points lie too far outside the grid"
-    same = all(type(k) is type(kernels[0]) for k in kernels)
-    nodes = kernels[0].nodes(kernels, cloud.grid, tolerance, cloud.points.requires_grad) if same else None
-    if nodes is None:
-        return None, "a kernel is no product or too narrow for the grid"
-    if prod(cloud.cells.node_counts(nodes)) > MAX_NODES:
-        return None, "kernels this narrow need too many interpolation nodes"
-    return nodes, ""
+def _nodes(kernels: Sequence[Kernel], cloud: Cloud, tolerance: float) -> Nodes | None:
+    """Return the nodes of the most demanding kernel along each axis; None if there is no such number, or too many."""
+    if cloud.cells is None or any(type(k) is not type(kernels[0]) for k in kernels):
+        return None
+    nodes = kernels[0].nodes(kernels, cloud.grid, tolerance, cloud.points.requires_grad)
+    return None if nodes is None or prod(cloud.cells.node_counts(nodes)) > MAX_NODES else nodes
 
 
 def _local_is_cheaper(cloud: Cloud, nodes: Nodes, kernels: int) -> bool:

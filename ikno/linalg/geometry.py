@@ -25,14 +25,10 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not len(self.size) == len(self.lower) == len(self.upper) >= 1:
-            raise ValueError(
-                f"a grid needs one size and two bounds per axis, found {self.size}, {self.lower}, {self.upper}"
-            )
+            raise ValueError(f"a grid needs one size and two bounds per axis, found {self}")
         for j, (n, a, b) in enumerate(zip(self.size, self.lower, self.upper, strict=True)):
             if n < 1 or not a < b or not math.isfinite(b - a):
-                raise ValueError(
-                    f"axis {j} of the grid needs at least one point and finite lower < upper, found {n} in [{a}, {b}]"
-                )
+                raise ValueError(f"axis {j} of a grid needs a point and finite lower < upper, found {n} in [{a}, {b}]")
 
     @property
     def dim(self) -> int:
@@ -58,9 +54,7 @@ class Grid:
 
     def points(self, like: Tensor) -> Float[Tensor, "count dim"]:
         """Return all grid points, last axis fastest."""
-        return torch.stack(torch.meshgrid(*(self.axis(j, like) for j in range(self.dim)), indexing="ij"), -1).view(
-            -1, self.dim
-        )
+        return torch.cartesian_prod(*(self.axis(j, like) for j in range(self.dim))).view(-1, self.dim)
 
 
 @runtime_checkable

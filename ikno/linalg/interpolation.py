@@ -2,18 +2,20 @@
 
 Every axis kernel is smooth inside one grid cell: its kinks sit on grid lines. So a cell has a few nodes along each
 axis, and a value at a point is a polynomial of those at the nodes of its cell: f(x_i) ~= sum_node W_i,node f(node).
+The nodes are Chebyshev-Lobatto points. They include both ends of the cell: neighboring cells share them, a point on a
+grid line is reproduced exactly, and the interpolant is continuous.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ikno.linalg.geometry import Cloud, cell_of
-from ikno.linalg.polynomials import lagrange
 
 Nodes = tuple[int, ...]  # of a cell, along each axis
 AtPoints = Float[Tensor, "clouds points columns"]
@@ -59,7 +61,7 @@ class Interpolation:
         """Return W^T v: what the points add to the nodes of their cells."""
         columns = values.shape[2]
         rows = values.reshape(-1, columns)
-        total = values.new_zeros(self.clouds * prod(self.node_counts), columns)
+        total = values.new_zeros(self.clouds * math.prod(self.node_counts), columns)
         for source, nodes, weights in self._parts(columns):
             block = rows.index_select(0, source).view(*weights.shape[:2], columns)
             total.index_add_(0, nodes, torch.bmm(weights.mT, block).view(-1, columns))
@@ -180,7 +182,37 @@ def _density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
         raise ValueError("points lie too far outside the grid for density weights; use point_weights='uniform'")
     w = Interpolation.of(cloud, (2,) * cloud.grid.dim)
     nodes = w.to_nodes(torch.ones_like(cloud.points[..., :1], dtype=w.weights.dtype))
-    if cloud.team is not None:
-        nodes = cloud.team.total(nodes)
+    nodes = nodes if cloud.team is None else cloud.team.total(nodes)
     density = w.to_points(nodes)[..., 0].to(cloud.points.dtype)
     return torch.where(density > 0, 1 / density.clamp(min=torch.finfo(density.dtype).tiny), 0)
+
+
+@lru_cache
+def lobatto(count: int) -> tuple[float, ...]:
+    """Return the ``count`` Chebyshev-Lobatto nodes (1 - cos(pi i / (count - 1))) / 2 on [0, 1]."""
+    if count < 2:
+        raise ValueError(f"a cell needs at least its two ends as nodes, found {count}")
+    return tuple((1 - math.cos(math.pi * i / (count - 1))) / 2 for i in range(count))
+
+
+def lagrange(t: Float[Tensor, "*points"], count: int) -> Float[Tensor, "*points {count}"]:
+    """Return the Lagrange polynomials of the Lobatto nodes at t in [0, 1]: rows that sum to one.
+
+    Formed from Chebyshev polynomials, l_i(t) = sum_k C_ki T_k(2t - 1), which is stable at any degree used here and
+    differentiable everywhere, nodes and ends included.
+    """
+    return _chebyshev(t, count) @ _lagrange_coefficients(count).to(t)
+
+
+def _chebyshev(t: Float[Tensor, "*points"], count: int) -> Float[Tensor, "*points {count}"]:
+    z = 2 * t - 1
+    terms = [torch.ones_like(z), z]
+    while len(terms) < count:
+        terms.append(2 * z * terms[-1] - terms[-2])
+    return torch.stack(terms[:count], -1)
+
+
+@lru_cache
+def _lagrange_coefficients(count: int) -> Float[Tensor, "count count"]:
+    with torch.inference_mode(False):  # it is kept for all that comes, gradients too
+        return torch.linalg.inv(_chebyshev(torch.tensor(lobatto(count), dtype=torch.float64), count))

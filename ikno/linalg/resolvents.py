@@ -1,10 +1,11 @@
-"""Resolvents on a product grid: functions ``(factors, alpha) -> apply`` with ``apply(v) = K_infinity v``.
+"""Resolvents on a product grid: functions ``(factors, alpha) -> apply`` with ``apply(v) = K_infinity v``; their series.
 
 Everything that depends on the matrix alone is done once, in float64 and on small matrices; ``apply`` does the rest in
 the precision of ``v``, which has the shape [..., *grid, width].
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -116,23 +117,11 @@ def truncated(factors: Factors, alpha: Float[Tensor, ""] | float, order: int = 1
 
 def dense(factors: Factors, alpha: Float[Tensor, ""] | float) -> Apply:
     """Return ``v -> (I - alpha K)^-1 v`` with the M x M inverse formed explicitly. Paper: IKNO (direct inverse)."""
-    alpha = _as_tensor(alpha, factors)
-    inverse = _inverse(kron_dense(factors), alpha)
-    d = len(factors)
-
-    def apply(v: Float[Tensor, "*grid width"]) -> Float[Tensor, "*grid width"]:
-        flat = v.flatten(-d - 1, -2)
-        return kron_apply([inverse], flat).view(v.shape)
-
-    return apply
+    inverse, d = _inverse(kron_dense(factors), _as_tensor(alpha, factors)), len(factors)
+    return lambda v: kron_apply([inverse], v.flatten(-d - 1, -2)).view(v.shape)
 
 
-RESOLVENTS: dict[str, Callable[..., Apply]] = {
-    "vanilla": vanilla,
-    "tensor_product": tensor_product,
-    "truncated": truncated,
-    "dense": dense,
-}
+RESOLVENTS: dict[str, Callable[..., Apply]] = {f.__name__: f for f in (vanilla, tensor_product, truncated, dense)}
 
 
 def _inverse(k: Float[Tensor, "*stack n n"], alpha: Float[Tensor, "*stack"]) -> Float[Tensor, "*stack n n"]:
@@ -156,6 +145,44 @@ def _check_regular(smallest: Float[Tensor, ""], largest: Float[Tensor, ""], dtyp
 
 
 def _as_tensor(alpha: Float[Tensor, "*stack"] | float, factors: Factors) -> Float[Tensor, "*stack"]:
-    return torch.as_tensor(
-        alpha, dtype=None if isinstance(alpha, Tensor) else factors[0].dtype, device=factors[0].device
-    )
+    return alpha.to(factors[0].device) if isinstance(alpha, Tensor) else factors[0].new_tensor(alpha)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Spectral radii of alpha K and of its inverse, and what follows for the two series."""
+
+    radius: float
+    inverse_radius: float
+
+    @property
+    def neumann(self) -> bool:
+        """Whether sum of (alpha K)^n, n >= 0, converges: rho(alpha K) < 1."""
+        return self.radius < 1
+
+    @property
+    def inverse_power(self) -> bool:
+        """Whether -sum of (alpha K)^-n, n >= 1, converges: rho((alpha K)^-1) < 1, that is |alpha| lambda_min > 1."""
+        return self.inverse_radius < 1
+
+
+def convergence(factors: Factors, alpha: Float[Tensor, ""] | float) -> Convergence:
+    """Return the spectral radii of alpha K and (alpha K)^-1 for symmetric factors; inf for a singular K."""
+    with torch.no_grad():
+        sizes = [torch.linalg.eigvalsh(k.double()).abs() for k in factors]
+    scale = abs(float(alpha))
+    largest = scale * reduce(lambda a, b: a * b, [float(s.max()) for s in sizes])
+    smallest = scale * reduce(lambda a, b: a * b, [float(s.min()) for s in sizes])
+    return Convergence(largest, 1 / smallest if smallest > 0 else float("inf"))
+
+
+def inverse_power(factors: Factors, alpha: Float[Tensor, ""] | float, order: int) -> Apply:
+    """Return ``v -> -((alpha K)^-1 + ... + (alpha K)^-order) v``, the partial sum of InvPower.
+
+    The partial sum of the other series is ``truncated``.
+    """
+    if order < 1:
+        raise ValueError(f"the inverse-power series starts at order 1, found {order}")
+    found = [torch.linalg.inv(k.double()) for k in factors]
+    others = truncated(found, 1 / alpha, order - 1)
+    return lambda v: -kron_apply(found, others(v)) / alpha

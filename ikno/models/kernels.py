@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ikno.linalg import Grid, lagrange, lobatto
+from ikno.linalg import Grid
+from ikno.linalg.interpolation import lagrange, lobatto
 
 MAX_NODES_PER_CELL = 40  # along one axis
 

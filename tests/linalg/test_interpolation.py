@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ikno.linalg import Grid, Interpolation, lagrange, lobatto, locate
+from ikno.linalg import Grid, Interpolation, locate
+from ikno.linalg.interpolation import lagrange, lobatto
 from tests.linalg.clouds import GRIDS, draw, lines
 
 

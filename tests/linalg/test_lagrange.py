@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from ikno.linalg import lagrange, lobatto
+from ikno.linalg.interpolation import lagrange, lobatto
 from ikno.models.kernels import nodes_needed
 
 COUNTS = [2, 3, 4, 7, 12, 25, 40]
