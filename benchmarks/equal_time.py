@@ -126,7 +126,8 @@ def milliseconds_of(
     with locked(file):
         kept: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
         free = ("train.learning_rate", "train.epochs", "train.steps", "seed")
-        keys = {label: digest_of(given, problem.digest(), free)[:16] for label, given in wanted.items()}
+        digests = {label: digest_of(given, problem.digest(), free)[:12] for label, given in wanted.items()}
+        keys = {label: f"{problem.card.name} {label} {digest}" for label, digest in digests.items()}
         missing = {label: given for label, given in wanted.items() if keys[label] not in kept}
         if missing:
             steps = {label: prepare_step(given, problem) for label, given in missing.items()}
