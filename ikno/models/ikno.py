@@ -29,8 +29,8 @@ class IKNOSettings(ProcessorSettings):
     """The paper's parameter table (first block) and what the paper leaves open (second block).
 
     Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
-    that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features are
-    numbers of the whole cloud (time, lead), which scale and shift the norms of the processor.
+    that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features
+    (time, lead), or those of these indices, are constant over a cloud; they scale and shift the norms of the processor.
     """
 
     d_model: Width = 256
@@ -59,7 +59,7 @@ class IKNOSettings(ProcessorSettings):
     first_scale: PositiveFloat = 1.0
     point_width: Width | None = None
     processor: Literal["attention", "kernels"] = "attention"
-    conditions: Annotated[int, Field(ge=0, le=1000)] = 0
+    conditions: Annotated[int, Field(ge=0, le=1000)] | tuple[int, ...] = 0
     point_weights: Literal["uniform", "density", "sum"] = "uniform"
     contraction: Literal["auto", "dense", "local"] = "auto"
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -120,13 +120,15 @@ class IKNO(nn.Module):
         self.kernels = nn.ModuleList(_kernels(s, dim))
         branches = len(self.kernels)
         self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
-        if s.conditions > in_channels:
-            raise UserError(f"model.conditions: {s.conditions} of the features, but there are only {in_channels}")
+        chosen = tuple(range(-s.conditions, 0)) if isinstance(s.conditions, int) else s.conditions
+        if any(not -in_channels <= i < in_channels for i in chosen):
+            raise UserError(f"model.conditions: {s.conditions} asks for more than the {in_channels} features there are")
+        self.conditions = sorted({i % in_channels for i in chosen})
         if s.point_width is None:
             self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
         else:
             self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
-        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, s.conditions)
+        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, len(self.conditions))
         if s.point_width is None:
             self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
         else:
@@ -225,9 +227,9 @@ class IKNO(nn.Module):
         self, features: Tensor, mask: Tensor | None, team: Team | None
     ) -> Float[Tensor, "batch conditions"] | None:
         """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
-        if not self.settings.conditions:
+        if not self.conditions:
             return None
-        given = features[..., -self.settings.conditions :].to(self._dtype)
+        given = torch.stack([features[..., i] for i in self.conditions], -1).to(self._dtype)
         if mask is None:
             return given.mean(1)
         sums, counts = given.sum(1), mask.sum(1, keepdim=True).to(given.dtype).expand(len(given), 1)
