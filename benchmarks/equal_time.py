@@ -248,8 +248,7 @@ def page(results: list[Result]) -> str:
         ]
         header = ["", "model", "optimizer", "rate", "mode", "steps", "ms / step", "parameters", "validation", "test"]
         text += ["", markdown_table(header, rows)]
-    text += ["", *_times(results)]
-    return "\n".join(text) + "\n"
+    return "\n".join([*text, *_times(results)]) + "\n"
 
 
 def _times(results: list[Result]) -> list[str]:
@@ -265,7 +264,7 @@ def _times(results: list[Result]) -> list[str]:
         lines.append([name, *(f"{min(reached[m]):g}" if reached[m] else "-" for m in models)])
     title = f"## Seconds to {100 * TARGET:g} %"
     said = "The shortest budget, a whole training of its own, after which the mean test error is at most that."
-    return [title, "", said, "", markdown_table(["", *models], lines)] if lines else []
+    return ["", title, "", said, "", markdown_table(["", *models], lines)] if lines else []
 
 
 def main() -> None:

@@ -532,7 +532,7 @@ def test_a_masked_sample_has_its_own_density_on_a_shared_cloud() -> None:
 
 def test_conditions_are_the_last_features_or_those_of_indices() -> None:
     """They reach the norms of the processor alone: there only their mean over a cloud counts."""
-    features, points = data(batch=2, clouds=1)
+    features = data(batch=2, clouds=1)[0]
     last, first = small(conditions=1), small(conditions=(0, -2))
     indices = [model.conditions for model in (last, first, small(conditions=(-1,)))]
     channels = features.shape[-1]
@@ -543,8 +543,8 @@ def test_conditions_are_the_last_features_or_those_of_indices() -> None:
         assert torch.allclose(found, features[..., chosen].mean(1))
         assert model.processor.modulation is not None
         torch.nn.init.normal_(model.processor.modulation.mlp.last.weight)
-        before = model.processor(torch.ones(2, *model.grid.size, model.settings.d_model), found)
-        assert not torch.allclose(before[0], before[1])  # equal grids, other conditions
+        mixed = model.processor(torch.ones(2, *model.grid.size, model.settings.d_model), found)
+        assert not torch.allclose(mixed[0], mixed[1])  # equal grids, other conditions
     with pytest.raises(UserError, match=r"model\.conditions"):
         small(conditions=(channels,))
     with pytest.raises(UserError, match=r"model\.conditions"):
