@@ -2,8 +2,8 @@
 
 One thread, preset cpu. Each system tries AdamW and Muon with three rates for a third of the time; the pair with the
 best validation error is trained for all of it, with two seeds. The budget counts processor seconds of training steps,
-all systems of a set timed in turns with a yardstick: seconds are those of a machine on which the yardstick takes
-``YARDSTICK`` ms, so that a slower machine, or one that is busy, gives every system the same number of steps. Results
+all systems of a set timed in turns with a yardstick and scaled to a reference machine, on which the yardstick takes
+``YARDSTICK`` ms, so that a slower or busy machine trains every system for the same number of steps. Results
 and costs are kept in docs/results by all that decides them: what is there is not made again, and several processes can
 share the work. The real sets are files of others, in --real.
 """
@@ -123,7 +123,7 @@ def yardstick(folder: Path) -> Call:
 
 
 def milliseconds_of(
-    wanted: dict[str, Config], problem: Problem, file: Path, unit: Callable[[], Call]
+    wanted: dict[str, Config], problem: Problem, file: Path, make_yardstick: Callable[[], Call]
 ) -> dict[str, float]:
     """Return the processor time of a step with each config, timed in turns with the yardstick and kept in the file."""
     with locked(file):
@@ -134,7 +134,7 @@ def milliseconds_of(
         missing = {label: given for label, given in wanted.items() if keys[label] not in kept}
         if missing:
             steps = {label: prepare_step(given, problem) for label, given in missing.items()}
-            found = interleaved({"yardstick": unit(), **steps}, REPEATS)
+            found = interleaved({"yardstick": make_yardstick(), **steps}, REPEATS)
             scale = YARDSTICK / found["yardstick"].cpu
             kept |= {keys[label]: round(found[label].cpu * scale, 3) for label in missing}
             write_atomic(file, (json.dumps(dict(sorted(kept.items())), indent=1) + "\n").encode())
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS), help="these sets only")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="these models only")
     parser.add_argument("--seconds", type=float, nargs="+", default=[60.0], help="budgets (default 60)")
-    parser.add_argument("--costs", action="store_true", help="measure what a step costs and train nothing")
+    parser.add_argument("--costs", action="store_true", help="measure the costs of a step only, without training")
     parser.add_argument("--results", type=Path, default=PAGES / "equal-time.json", help="file of all results")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -1,4 +1,4 @@
-"""Resolvents on a product grid: functions ``(factors, alpha) -> apply`` with ``apply(v) = K_infinity v``; their series.
+"""Resolvents on a product grid, ``(factors, alpha) -> apply`` with ``apply(v) = K_infinity v``, and their two series.
 
 Everything that depends on the matrix alone is done once, in float64 and on small matrices; ``apply`` does the rest in
 the precision of ``v``, which has the shape [..., *grid, width].
@@ -150,7 +150,7 @@ def _as_tensor(alpha: Float[Tensor, "*stack"] | float, factors: Factors) -> Floa
 
 @dataclass(frozen=True)
 class Convergence:
-    """Spectral radii of alpha K and of its inverse, and what follows for the two series."""
+    """Spectral radii of alpha K and of its inverse, and which of the two series converges. Paper: CLFapp, InvPower."""
 
     radius: float
     inverse_radius: float

@@ -122,13 +122,13 @@ class IKNO(nn.Module):
         self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
         chosen = tuple(range(-s.conditions, 0)) if isinstance(s.conditions, int) else s.conditions
         if any(not -in_channels <= i < in_channels for i in chosen):
-            raise UserError(f"model.conditions: {s.conditions} asks for more than the {in_channels} features there are")
-        self.conditions = sorted({i % in_channels for i in chosen})
+            raise UserError(f"model.conditions: {s.conditions} names features beyond the {in_channels} of the model")
+        self.condition_features = sorted({i % in_channels for i in chosen})
         if s.point_width is None:
             self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
         else:
             self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
-        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, len(self.conditions))
+        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, len(self.condition_features))
         if s.point_width is None:
             self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
         else:
@@ -227,9 +227,9 @@ class IKNO(nn.Module):
         self, features: Tensor, mask: Tensor | None, team: Team | None
     ) -> Float[Tensor, "batch conditions"] | None:
         """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
-        if not self.conditions:
+        if not self.condition_features:
             return None
-        given = torch.stack([features[..., i] for i in self.conditions], -1).to(self._dtype)
+        given = torch.stack([features[..., i] for i in self.condition_features], -1).to(self._dtype)
         if mask is None:
             return given.mean(1)
         sums, counts = given.sum(1), mask.sum(1, keepdim=True).to(given.dtype).expand(len(given), 1)

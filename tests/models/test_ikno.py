@@ -531,10 +531,10 @@ def test_a_masked_sample_has_its_own_density_on_a_shared_cloud() -> None:
 
 
 def test_conditions_are_the_last_features_or_those_of_indices() -> None:
-    """They reach the norms of the processor alone: there only their mean over a cloud counts."""
+    """The processor gets their mean over the cloud, which changes its norms."""
     features = data(batch=2, clouds=1)[0]
     last, first = small(conditions=1), small(conditions=(0, -2))
-    indices = [model.conditions for model in (last, first, small(conditions=(-1,)))]
+    indices = [model.condition_features for model in (last, first, small(conditions=(-1,)))]
     channels = features.shape[-1]
     assert indices == [[channels - 1], sorted({0, channels - 2}), [channels - 1]]
     for model, chosen in zip((last, first), indices[:2], strict=True):
