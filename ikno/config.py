@@ -230,7 +230,11 @@ def parse(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
     except ValidationError as error:
         found = error.errors()  # a misspelt key first: it may be why another is missing
         first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
-        path = ".".join([where] * bool(where) + [_short(str(p)) for p in first["loc"]])
+        # The location also has the alternatives of a type ("constrained-int", "tuple[int, ...]"), no names of settings.
+        location = first["loc"]
+        if first["type"] != "extra_forbidden":
+            location = tuple(p for p in location if not isinstance(p, str) or p.isidentifier())
+        path = ".".join([where] * bool(where) + [_short(str(p)) for p in location])
         if first["type"] == "extra_forbidden":
             raise UserError(f"{path}: no such setting; {_nearest(kind, first['loc'])}") from None
         message = first["msg"].removeprefix("Value error, ")
