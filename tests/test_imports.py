@@ -77,7 +77,16 @@ def test_no_model_file_imports_another_model() -> None:
             continue
         allowed = {
             f"ikno.models.{name}"
-            for name in ("layers", "kernels", "processors", "propagation", "neighbors", "fourier", "system")
+            for name in (
+                "layers",
+                "kernels",
+                "processors",
+                "propagation",
+                "stretching",
+                "neighbors",
+                "fourier",
+                "system",
+            )
         }
         others = {n for n in imports(path) if n.startswith("ikno.models.")} - allowed
         assert not others, f"{path.name} imports {others}"

@@ -19,6 +19,7 @@ from ikno.models.kernels import BaseKernel, LinearWindow
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
 from ikno.models.propagation import Propagation, ResolventName, propagation
+from ikno.models.stretching import Stretching
 
 # The processor sees every latent point: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
@@ -31,6 +32,8 @@ class IKNOSettings(ProcessorSettings):
     Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
     that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features
     (time, lead), or those of these indices, are constant over a cloud; they scale and shift the norms of the processor.
+    ``stretching``: positions along each axis between which the latent grid has equally many lines; None: it is regular,
+    as published; auto: training decides it from the points, and without training it is regular.
     """
 
     d_model: Width = 256
@@ -60,6 +63,7 @@ class IKNOSettings(ProcessorSettings):
     point_width: Width | None = None
     processor: Literal["attention", "kernels"] = "attention"
     conditions: Annotated[int, Field(ge=0, le=1000)] | tuple[int, ...] = 0
+    stretching: Literal["auto"] | tuple[tuple[float, ...], ...] | None = None
     point_weights: Literal["uniform", "density", "sum"] = "uniform"
     contraction: Literal["auto", "dense", "local"] = "auto"
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -114,6 +118,7 @@ class IKNO(nn.Module):
         self.team: Team | None = None
         self._folded: dict[str, Propagation] = {}
         self.grid = s.grid(dim)
+        self.stretching = None if s.stretching in (None, "auto") else Stretching(s.stretching, dim)
         width, narrow = s.d_model, s.point_width or s.d_model
         self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
         self.embedding = MLP(self.nerf.width(dim) + in_channels, width, narrow)
@@ -161,6 +166,7 @@ class IKNO(nn.Module):
             if points.points.dtype != self._dtype or points.fixed != bool(self._folded):
                 raise ValueError("the cloud was located by a model of another precision, or before or after `fold`")
             return points
+        points = points if self.stretching is None else self.stretching.forward(points)
         if mask is not None and mask.shape[0] > points.shape[0] and self.settings.point_weights == "density":
             points = points.expand(mask.shape[0], -1, -1)  # each sample has a density of its own
         own = mask if mask is not None and mask.shape[0] == points.shape[0] else None

@@ -8,6 +8,7 @@ from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.models import complete_model
 from ikno.surrogate import Signature, Surrogate, check_memory, half_size, prediction_memory, training_memory
+from ikno.training.clustering import measure_clustering
 from ikno.training.distributed import Group
 from ikno.training.modes import PUBLISHED, measure_sizes
 from ikno.training.scales import auto_scale, measure_lengths, rescaled
@@ -21,8 +22,12 @@ def complete(config: Config, problem: Problem, say: Callable[[str], None] = lamb
     card = problem.card
     model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
     mode = _mode(config, problem, say)
+    half = half_size(problem.box(), config.surrogate.coordinates)
+    if model.get("stretching") == "auto":
+        clustering = measure_clustering(problem, half)
+        model["stretching"] = clustering.stretching
+        say(f"model.stretching: the latent grid is {clustering}")
     if config.scales == "auto":
-        half = half_size(problem.box(), config.surrogate.coordinates)
         finest = auto_scale(measure_lengths(problem, half, mode, config.seed))
         model |= rescaled(model, lambda largest: finest / largest)
     parts = {

@@ -1,0 +1,89 @@
+"""Where the lines of the latent grid should be: close together where the points of the training clouds cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.spatial import KDTree
+
+from ikno.data.problem import Problem
+
+CLOUDS, POINTS = 64, 4096  # that are looked at
+NEIGHBOR = 4  # whose distance is the spacing of the points: that of the first is mostly chance
+BINS, LEAST, FEW = 20, 0.01, 30  # along each axis; share and number of the points in a bin that counts
+CLUSTERED = 1.75
+KNOTS = 17
+FLOOR = 0.05  # share of the grid lines that is spread evenly
+FINEST = 100.0  # times closer than evenly spaced
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """How much the typical spacing of neighbors varies along each axis, largest by smallest, and where points are."""
+
+    ratios: tuple[float, ...]
+    knots: tuple[tuple[float, ...], ...]
+
+    @property
+    def stretching(self) -> list[list[float]] | None:
+        """The positions between which the latent grid has equally many lines; None: nothing clusters, it is regular.
+
+        Along an axis with an even spacing they are evenly spaced, however many points are where: a domain may be
+        narrow there, or have a hole.
+        """
+        if max(self.ratios) < CLUSTERED:
+            return None
+        even = np.linspace(-1, 1, KNOTS).tolist()
+        return [
+            list(knots) if ratio >= CLUSTERED else even for ratio, knots in zip(self.ratios, self.knots, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        grid = "regular" if self.stretching is None else "finer where points are close together"
+        ratios = ", ".join(f"{r:.1f}" for r in self.ratios)
+        return f"{grid}; the spacing of neighboring points varies by factors of {ratios} along the axes"
+
+
+def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
+    """Return the clustering of the training points in the box of the model; ``half`` is what becomes 1 there."""
+    rng = np.random.default_rng(0)
+    center = np.mean(problem.box(), 1)
+    points, spacings = [], []
+    for k in np.unique(np.linspace(0, len(problem.train) - 1, CLOUDS).astype(int)):
+        x = (problem.train.get(int(k)).points.astype(np.float64) - center) / half
+        x = x[rng.permutation(len(x))[:POINTS]]
+        if len(x) > NEIGHBOR:
+            points.append(x)
+            nearest: Any = KDTree(x).query(x, NEIGHBOR + 1)[0]  # the nearest is the point itself
+            spacings.append(nearest[:, -1])
+    if not points:
+        return Clustering((1.0,) * len(half), (tuple(np.linspace(-1, 1, KNOTS)),) * len(half))
+    x, spacing = np.concatenate(points), np.concatenate(spacings)
+    axes = range(x.shape[1])
+    return Clustering(
+        tuple(_ratio(x[:, j], spacing) for j in axes), tuple(tuple(_quantiles(x[:, j]).tolist()) for j in axes)
+    )
+
+
+def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"]) -> float:
+    """Return the largest by the smallest typical spacing along an axis: geometric means of all points in a bin."""
+    real = spacing > 0  # not several points in one place
+    index = np.clip(((x[real] + 1) / 2 * BINS).astype(int), 0, BINS - 1)
+    counts = np.bincount(index, minlength=BINS)
+    sums = np.bincount(index, np.log(spacing[real]), BINS)
+    chosen = counts >= max(LEAST * len(index), FEW)
+    if not chosen.any():
+        return 1.0
+    means = sums[chosen] / counts[chosen]
+    return float(np.exp(means.max() - means.min()))
+
+
+def _quantiles(x: Float[np.ndarray, "points"]) -> Float[np.ndarray, "knots"]:
+    """Return positions from -1 to 1 with about equally many points between them, of no less than the finest width."""
+    x = np.sort(np.clip(x, -1, 1))
+    below = (1 - FLOOR) * np.linspace(0, 1, len(x)) + FLOOR * (x + 1) / 2
+    inner = np.interp(np.linspace(0, 1, KNOTS)[1:-1], below, x)
+    widths = np.maximum(np.diff([-1, *inner, 1]), 2 / (KNOTS - 1) / FINEST)
+    return np.array([-1, *(2 * np.cumsum(widths[:-1]) / widths.sum() - 1), 1])
