@@ -11,6 +11,7 @@ calibration*.json   what turns predictions into intervals, for the weights that 
 import fcntl
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
             if metadata.get("format") != str(FORMAT):
                 raise UserError(f"{path}: format {metadata.get('format')!r} is unknown, this version reads {FORMAT}")
             names = list(file.keys())
-            stored = {n: n if n in names else former_name(n) for n in expected or {}}
+            stored = {n: next((f for f in former_names(n) if f in names), n) for n in expected or {}}
             for name, tensor in (expected or {}).items():
                 if stored[name] not in names:
                     raise UserError(f"{path}: {name} is missing; the checkpoint is of another model")
@@ -226,11 +227,14 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
         raise UserError(f"{path}: not a readable checkpoint, or cut short: {error}") from None
 
 
-def former_name(name: str) -> str:
-    """Return the name that weights had when every processor was a transformer."""
+def former_names(name: str) -> tuple[str, ...]:
+    """Return the name of weights, and those they had: `free` for what is a profile or a matrix now, and those of the
+    time when every processor was a transformer."""
+    free = re.sub(r"\.(profile|matrix)$", ".free", name)
+    transformer = name
     for now, then in ((".processor.", ".transformer."), (".mix_norm.", ".attention_norm."), (".mixer.", ".")):
-        name = name.replace(now, then)
-    return name
+        transformer = transformer.replace(now, then)
+    return name, free, transformer
 
 
 def write_atomic(path: Path, content: bytes) -> None:

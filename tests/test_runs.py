@@ -336,6 +336,17 @@ def test_find_runs(tmp_path: Path, run: Run) -> None:
     assert find_runs(tmp_path / "nothing") == []
 
 
+def test_former_names_of_weights(tmp_path: Path) -> None:
+    """`free` was a profile or a matrix; processors were transformers before they were exchangeable."""
+    then = {"a.axes.0.free": torch.ones(2), "model.transformer.blocks.0.out.weight": torch.zeros(3), "b": torch.ones(1)}
+    save(tmp_path / "a.safetensors", then, {})
+    for axis in ("profile", "matrix"):
+        now = {f"a.axes.0.{axis}": torch.ones(2), "model.processor.blocks.0.mixer.out.weight": torch.zeros(3)}
+        found, _ = load(tmp_path / "a.safetensors", now)
+        assert found.keys() == {*now, "b"}
+        assert all(torch.equal(found[name], now[name]) for name in now)
+
+
 def test_save_and_load_return_the_same_tensors(tmp_path: Path) -> None:
     base = torch.arange(12, dtype=torch.float32).view(3, 4)
     tensors = {

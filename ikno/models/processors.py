@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,8 +26,8 @@ Condition = Float[Tensor, "batch conditions"]
 class ProcessorSettings(Settings):
     """Sizes of a processor.
 
-    ``free``: the kernels of ``kernels`` alone, with a learned profile of the distance or a free matrix added to each,
-    or free matrices only.
+    ``free``: the kernels of ``kernels`` alone, with a learned profile of the distance, a free matrix or both added to
+    each, or free matrices only. ``free_decay`` is the weight decay of these matrices, times the rate; 0: that of all.
     """
 
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
@@ -37,7 +37,8 @@ class ProcessorSettings(Settings):
     checkpointing: bool = False
     patch_size: PositiveInt = 1
     positions: Literal["none", "rotary"] = "none"
-    free: Literal["none", "profile", "added", "only"] = "profile"
+    free: Literal["none", "profile", "added", "both", "only"] = "profile"
+    free_decay: NonNegativeFloat = 0.0
     head_scales: tuple[PositiveFloat, PositiveFloat] = (1.0, 16.0)
     head_alpha: PositiveFloat = 1.0
 
@@ -177,8 +178,9 @@ class AxisKernels(nn.Module):
     infinite-order kernel K + (-a) K^2 + (-a)^2 K^3 + ... of a positive definite K, and a > 0: it always exists. The
     scales beta and gamma of the heads start in geometric progression; all parameters are kept positive by a softplus.
 
-    ``free`` adds what a positive kernel cannot be: a profile p(|x - y|) of either sign, one number per distance, or any
-    matrix. Both start at zero. Matrices that are ``only`` free start as the resolvents they take the place of.
+    ``free`` adds what a positive kernel cannot be: a profile p(|x - y|) of either sign, one number per distance, any
+    matrix, or both. They start at zero; a matrix with a decay stays there where the data does not ask for it. Matrices
+    that are ``only`` free start as the resolvents they take the place of.
     """
 
     def __init__(self, count: int, layers: int, settings: ProcessorSettings) -> None:
@@ -194,14 +196,16 @@ class AxisKernels(nn.Module):
         start, ones = scales.expand(layers, heads), torch.ones(layers, heads)
         self.raw_beta, self.raw_gamma = nn.Parameter(_inverse(start)), nn.Parameter(_inverse(start))
         self.raw_c, self.raw_alpha = nn.Parameter(_inverse(ones)), nn.Parameter(_inverse(s.head_alpha * ones))
-        self.kind, self.free = s.free, None
-        if s.free == "profile":
-            self.free = nn.Parameter(torch.zeros(layers, heads, count))
-        elif s.free == "added":
-            self.free = nn.Parameter(torch.zeros(layers, heads, count, count))
-        elif s.free == "only":
-            self.free = nn.Parameter(self.resolvents().detach())
+        self.only, self.decay = s.free == "only", s.free_decay
+        self.profile = nn.Parameter(torch.zeros(layers, heads, count)) if s.free in ("profile", "both") else None
+        self.matrix = nn.Parameter(torch.zeros(layers, heads, count, count)) if s.free in ("added", "both") else None
+        if self.only:
+            self.matrix = nn.Parameter(self.resolvents().detach())
             del self.raw_beta, self.raw_gamma, self.raw_c, self.raw_alpha
+
+    def own_decay(self) -> list[tuple[nn.Parameter, float]]:
+        """Return the parameters that training gives a weight decay of their own, and that."""
+        return [(self.matrix, self.decay)] if self.matrix is not None and self.decay else []
 
     def resolvents(self) -> Float[Tensor, "layers heads count count"]:
         """Return R of all layers and heads, found in float64."""
@@ -214,11 +218,12 @@ class AxisKernels(nn.Module):
 
     def forward(self) -> Float[Tensor, "layers heads count count"]:
         """Return the matrices that mix the values along this axis."""
-        if self.free is None:
-            return self.resolvents()
-        if self.kind == "only":
-            return self.free
-        return self.resolvents() + (self.free[..., self.steps] if self.kind == "profile" else self.free)
+        if self.only and self.matrix is not None:
+            return self.matrix
+        found = self.resolvents()
+        if self.profile is not None:
+            found = found + self.profile[..., self.steps]
+        return found if self.matrix is None else found + self.matrix
 
 
 class AxisMixing(nn.Module):

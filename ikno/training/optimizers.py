@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ikno.config import TrainSettings
 from ikno.errors import UserError
+from ikno.models.processors import AxisKernels
 
 WIDE = 16
 
@@ -59,7 +60,10 @@ def orthogonalized(
 
 
 def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Return AdamW as in the paper, or Muon for the matrices inside the model with AdamW for the rest."""
+    """Return AdamW as in the paper, or Muon for the matrices inside the model with AdamW for the rest.
+
+    Parts of a model may ask for another weight decay of some of their parameters (``own_decay``).
+    """
     rest = [p for p in model.parameters() if p.requires_grad]
     made: list[torch.optim.Optimizer] = []
     rate, decay = settings.learning_rate, settings.weight_decay
@@ -70,8 +74,14 @@ def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.opt
         made.append(Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
         chosen = {id(p) for p in matrices}
         rest = [p for p in rest if id(p) not in chosen]
+    own = {id(p): d for m in model.modules() if isinstance(m, AxisKernels) for p, d in m.own_decay()}
+    groups: dict[float, list[Tensor]] = {}
+    for p in rest:
+        groups.setdefault(own.get(id(p), decay), []).append(p)
     if rest:
-        made.append(torch.optim.AdamW(rest, lr=rate, weight_decay=decay, fused=True))
+        made.append(
+            torch.optim.AdamW([{"params": g, "weight_decay": d} for d, g in groups.items()], lr=rate, fused=True)
+        )
     return made
 
 

@@ -40,8 +40,8 @@ def obvious_kernels(model: Kernels, size: tuple[int, ...], latent: Tensor, condi
         for h, part in enumerate(parts):
             factors = []
             for n, axis in zip(size, model.axes, strict=True):
-                if axis.kind == "only":
-                    factors.append(axis.free[i, h])  # type: ignore[index]
+                if axis.only:
+                    factors.append(axis.matrix[i, h])  # type: ignore[index]
                     continue
                 raw = (axis.raw_c, axis.raw_beta, axis.raw_gamma, axis.raw_alpha)
                 c, beta, gamma, alpha = (torch.log1p(torch.exp(p[i, h])) for p in raw)  # type: ignore[index]
@@ -50,10 +50,10 @@ def obvious_kernels(model: Kernels, size: tuple[int, ...], latent: Tensor, condi
                 k = c * (torch.exp(-((beta * d) ** 2)) + torch.exp(-gamma * d))
                 r = torch.linalg.inv(torch.eye(n).double() + alpha * k) @ k
                 r = r / r.sum(1).mean()
-                if axis.kind == "added":
-                    r = r + axis.free[i, h]  # type: ignore[index]
-                elif axis.kind == "profile":
-                    profile = axis.free[i, h]  # type: ignore[index]
+                if axis.matrix is not None:
+                    r = r + axis.matrix[i, h]  # type: ignore[index]
+                if axis.profile is not None:
+                    profile = axis.profile[i, h]  # type: ignore[index]
                     r = r + torch.stack([torch.stack([profile[abs(x - y)] for y in range(n)]) for x in range(n)])
                 factors.append(r)
             mixed.append(reduce(torch.kron, factors) @ part)
@@ -63,7 +63,7 @@ def obvious_kernels(model: Kernels, size: tuple[int, ...], latent: Tensor, condi
 
 
 @pytest.mark.parametrize("conditions", [0, 3])
-@pytest.mark.parametrize("free", ["none", "profile", "added", "only"])
+@pytest.mark.parametrize("free", ["none", "profile", "added", "both", "only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_kernels_are_kronecker_products_of_inverses(size: tuple[int, ...], free: str, conditions: int) -> None:
     model = make("kernels", size, conditions, free=free)
@@ -97,7 +97,7 @@ def test_free_matrices_start_where_they_should() -> None:
     torch.manual_seed(0)
     v = torch.randn(2, 5, 4, 8)
     outputs = []
-    for free in ("none", "profile", "added", "only"):
+    for free in ("none", "profile", "added", "both", "only"):
         torch.manual_seed(1)
         outputs.append(Kernels((5, 4), 8, ProcessorSettings(**TINY, free=free))(v))  # type: ignore[arg-type]
     for found in outputs[1:]:

@@ -13,7 +13,7 @@ import pytest
 from ikno.config import SurrogateSettings, TrainSettings, make_config
 from ikno.errors import UserError
 from ikno.models import IKNOSettings, complete_model
-from ikno.runs import Run, former_name, load, save
+from ikno.runs import Run, former_names, load, save
 from ikno.training import train
 from ikno.training.progress import Progress
 
@@ -53,7 +53,7 @@ def as_expected(run: Run) -> None:
         assert [r[name] for r in records] == pytest.approx([r[name] for r in expected["log"]], rel=1e-5)
     tensors, state = load(run.path / "last.safetensors")
     assert state["step"] == expected["step"]
-    current = {former_name(k): v for k, v in tensors.items()}
+    current = {former_names(k)[-1]: v for k, v in tensors.items()}
     for name, values in expected["weights"].items():
         np.testing.assert_allclose(current[name].flatten()[:8].numpy(), values, rtol=1e-4, atol=1e-5)
     points, inputs = np.array([[0.3, 0.4], [0.6, 0.5]]), np.array([[1.0, 0.5], [0.8, 0.5]])

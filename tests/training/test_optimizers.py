@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from ikno.config import TrainSettings
+from ikno.models.processors import Kernels, ProcessorSettings
 from ikno.training.optimizers import Muon, inner_matrices, learning_rate, make_optimizers, orthogonalized
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -65,6 +66,21 @@ def test_muon_is_for_matrices_inside_the_model() -> None:
     groups = [{id(p) for g in o.param_groups for p in g["params"]} for o in (muon, adamw)]
     assert groups[0] | groups[1] == {id(p) for p in plain.parameters()}
     assert not groups[0] & groups[1]
+
+
+def test_free_matrices_have_a_decay_of_their_own() -> None:
+    """Without a gradient they shrink by rate times decay in each step, the profiles beside them by the usual one."""
+    settings = ProcessorSettings(num_layers=1, num_heads=2, free="both", free_decay=2.0)
+    model = Kernels((4, 3), 8, settings)
+    for p in model.parameters():
+        p.data.fill_(1.0)
+        p.grad = torch.zeros_like(p)
+    for optimizer in make_optimizers(model, TrainSettings(learning_rate=0.1, weight_decay=0.5)):
+        optimizer.step()
+    for name, p in model.named_parameters():
+        assert torch.allclose(p, torch.tensor(0.8 if name.endswith(".matrix") else 0.95)), name
+    plain = make_optimizers(Kernels((4,), 8, settings.model_copy(update={"free_decay": 0.0})), TrainSettings())
+    assert [len(o.param_groups) for o in plain] == [1]
 
 
 def test_warm_up_and_cosine() -> None:
