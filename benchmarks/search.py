@@ -20,27 +20,34 @@ from ikno.data.problem import Problem, open_problem
 from ikno.runs import write_atomic
 from ikno.training import complete
 
-USUAL = ("poisson-gauss", "elasticity", "wave-layer", "holed-poisson", "pointnetcfd", "naca0012")
+USUAL = ("poisson-gauss", "elasticity", "wave-layer", "holed-poisson", "pointnetcfd", "poisson-c-sines", "naca0012")
 CHOICES: dict[str, dict[str, Any]] = {
     "preset": {},
     "free none": {"model.free": "none"},
+    "free profile": {"model.free": "profile"},
     "free added": {"model.free": "added"},
     "free only": {"model.free": "only"},
+    "free_decay 0.2": {"model.free_decay": 0.2},
+    "free_decay 2": {"model.free_decay": 2.0},
     "attention, patches of 2": {
         "model.processor": "attention",
         "model.positions": "rotary",
         "model.patch_size": 2,
         "model.num_heads": 4,
     },
+    "regular grid": {"model.stretching": None},
     "grid 12": {"model.grid_size": 12, "model.first_scale": 1.375},
     "grid 20": {"model.grid_size": 20, "model.first_scale": 2.375},
-    "3 layers": {"model.num_layers": 3},
-    "6 layers": {"model.num_layers": 6},
+    "2 layers": {"model.num_layers": 2},
+    "4 layers": {"model.num_layers": 4},
+    "width 48": {"model.d_model": 48},
     "width 96": {"model.d_model": 96},
+    "4 heads": {"model.num_heads": 4},
     "ff_mult 2": {"model.ff_mult": 2},
     "point_width 8": {"model.point_width": 8},
     "point_width 32": {"model.point_width": 32},
     "2 kernels": {"model.num_kernels": 2},
+    "4 kernels": {"model.num_kernels": 4},
     "4 frequencies": {"model.nerf_frequencies": 4},
     "uniform weights": {"model.point_weights": "uniform"},
     "tolerance 1e-3": {"model.tolerance": 1e-3},

@@ -224,7 +224,7 @@ def test_overrides_go_before_the_file_and_the_file_before_the_preset(tmp_path: P
     assert config.seed == 5
     other = make_config(path, {"preset": "cpu", "data.name": "elasticity"})
     assert (other.data.points, other.data.name, other.train.epochs) == (1024, "elasticity", 7)
-    assert complete_model(other.model, other.preset)["num_layers"] == 4
+    assert complete_model(other.model, other.preset)["num_layers"] == 3
     plain = {"name": "ikno-tp"}
     assert [complete_model(plain, "cpu", 32, dim)["grid_size"] for dim in (1, 2, 3)] == [16, 16, 12]
     assert complete_model({**plain, "grid_size": 7}, "cpu", 32, 3)["grid_size"] == 7

@@ -40,12 +40,13 @@ class Variant:
 _LEAN = {
     "point_weights": "density",
     "processor": "kernels",
-    "free": "profile",
+    "free": "both",
+    "free_decay": 0.5,
     "ff_mult": 1,
     "tolerance": 0.3,
     "stretching": "auto",
 }
-_CPU = {"d_model": 64, "num_heads": 8, "num_layers": 4, "grid_size": 16, "first_scale": 1.875, **_LEAN}
+_CPU = {"d_model": 64, "num_heads": 8, "num_layers": 3, "grid_size": 16, "first_scale": 1.875, **_LEAN}
 _SMOKE = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_LEAN}
 _SIZES = {
     "smoke": {**_SMOKE, "point_width": 8},
