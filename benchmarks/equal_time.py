@@ -1,11 +1,11 @@
 """All systems after equal seconds of training, on eight generated and two real sets: docs/results/equal-time.md.
 
-One thread, preset cpu. Each system tries AdamW and Muon with three rates for a third of the time; the pair with the
-best validation error is trained for all of it, with two seeds. The budget counts processor seconds of training steps,
-all systems of a set timed in turns with a yardstick and scaled to a reference machine, on which the yardstick takes
-``YARDSTICK`` ms, so that a slower or busy machine trains every system for the same number of steps. Results
-and costs are kept in docs/results by all that decides them: what is there is not made again, and several processes can
-share the work. The real sets are files of others, in --real.
+One thread, preset cpu. Each system tries AdamW and Muon with three rates for a third of the time, at most 20 s; the
+pair with the best validation error is trained for all of it, with two seeds. The budget counts processor seconds of
+training steps, all systems of a set timed in turns with a yardstick and scaled to a reference machine, on which the
+yardstick takes ``YARDSTICK`` ms, so that a slower or busy machine trains every system for the same number of steps.
+Results and costs are kept in docs/results by all that decides them: what is there is not made again, and several
+processes can share the work. The real sets are files of others, in --real.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ MODELS = ("ikno-tp", *SYSTEMS)
 OPTIMIZERS = ("muon", "adamw")
 RATES = (1.5e-3, 5e-3, 1.5e-2)
 SEEDS = (0, 1)
-TRIAL = 1 / 3
+TRIAL, LONGEST_TRIAL = 1 / 3, 20.0  # share of the budget, seconds
 REPEATS = 15
 USUAL = (20.0, 60.0, 300.0)  # budgets; shorter ones are for the time to an error
 TARGET = 0.15
@@ -144,19 +144,20 @@ def milliseconds_of(
 def result_of(
     name: str, model: str, config: Config, problem: Problem, seconds: float, costs: dict[str, float], folder: Path
 ) -> Result:
-    """Return a system trained with all pairs of optimizer and rate for a third of the time, with the best for all."""
+    """Return a system trained with all pairs of optimizer and rate for a part of the time, with the best for all."""
     data = problem.digest()
 
-    def cell(optimizer: str, rate: float, share: float, seed: int) -> Cell:
-        steps = max(int(share * seconds / costs[f"{model} {optimizer}"] * 1e3), 1)
+    def cell(optimizer: str, rate: float, span: float, seed: int) -> Cell:
+        steps = max(int(span / costs[f"{model} {optimizer}"] * 1e3), 1)
         given = _trained(config, optimizer=optimizer, learning_rate=rate, steps=steps, epochs=None)
         return Cell(complete(given.model_copy(update={"seed": seed}), problem), data, folder)
 
     tried = {}
+    trial = min(TRIAL * seconds, LONGEST_TRIAL)
     for optimizer in OPTIMIZERS:
         for rate in RATES:
             try:
-                tried[optimizer, rate] = measured(cell(optimizer, rate, TRIAL, 0)).validation
+                tried[optimizer, rate] = measured(cell(optimizer, rate, trial, 0)).validation
             except BusyError:
                 raise
             except UserError as error:  # diverged
@@ -164,7 +165,7 @@ def result_of(
     if not tried:
         raise UserError(f"{name}, {model}: no pair of optimizer and rate can be trained")
     optimizer, rate = min(tried, key=lambda pair: tried[pair])
-    cells = [cell(optimizer, rate, 1, seed) for seed in SEEDS]
+    cells = [cell(optimizer, rate, seconds, seed) for seed in SEEDS]
     found = [measured(c) for c in cells]
     steps = cells[0].config.train.steps
     assert steps is not None

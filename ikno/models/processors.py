@@ -242,7 +242,7 @@ class Kernels(Stack):
     """Layers of infinite-order kernels on the latent grid: v + out(gelu((R_1 (x) ... (x) R_d) in(norm(v)))), then
     v + perceptron(norm(v)).
 
-    Few parameters generalize, free ones learn fast. Kernels with a learned profile do both.
+    Few parameters generalize, free ones learn fast: with a profile, and free matrices that decay, kernels do both.
     """
 
     def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:
