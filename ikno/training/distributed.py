@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from ikno.device import find_device
@@ -27,35 +26,23 @@ class PointTeam:
     processes: dist.ProcessGroup
 
     def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the sum over the processes, in each of them; differentiable."""
-        found = _Sum.apply(x, self.processes)
-        assert isinstance(found, Tensor)
-        return found
+        """Return y = the sum of x over the processes, in each of them; differentiable: dx is the sum of dy over them.
+
+        Every process p differentiates its own copy L_p of the loss, and gradients are those of sum_p L_p. x_q enters
+        the y_p of every p, hence the sum. What each process computes again from y_p (the processor, its own points)
+        receives only what came through its own points and its own L_p; so no gradient is counted twice once those of
+        the parameters are added up over the processes, and as the L_p are equal that is the team's size times the
+        gradient of the loss, of which the average over all processes takes care.
+        """
+        y = _reduced(x.detach(), self.processes, dist.ReduceOp.SUM)
+        if x.requires_grad and torch.is_grad_enabled():
+            y = y + (x - x.detach())  # zero, with the derivative of x
+            y.register_hook(lambda dy: _reduced(dy, self.processes, dist.ReduceOp.SUM))
+        return y
 
     def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return the largest over the processes, in each of them."""
         return _reduced(x.detach(), self.processes, dist.ReduceOp.MAX)
-
-
-class _Sum(torch.autograd.Function):
-    """y_p = sum_q x_q in every process p, and backward dx_q = sum_p dy_p: again a sum over the processes.
-
-    The whole team is one function: every process p differentiates its own copy L_p of the loss, and gradients are those
-    of sum_p L_p. x_q enters the y_p of every p, hence the sum. What each process computes again from y_p (the
-    transformer, its own points) receives only what came through its own points and its own L_p; so no gradient is
-    counted twice once those of the parameters are added up over the processes, and as the L_p are equal that is the
-    team's size times the gradient of the loss, of which the average over all processes takes care.
-    """
-
-    @staticmethod
-    def forward(ctx, x, processes):
-        ctx.processes = processes
-        return _reduced(x, processes, dist.ReduceOp.SUM)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, *grads):
-        return _reduced(grads[0], ctx.processes, dist.ReduceOp.SUM), None
 
 
 def _reduced(
