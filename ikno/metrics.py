@@ -5,13 +5,16 @@ zero has the relative error 0 if it is met exactly and infinity if not; predicti
 wrong.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, stdev
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
+
+from ikno.errors import UserError
 
 POOL = 64  # samples in a batch of GAOT, which pools steady problems before the median
 
@@ -28,13 +31,13 @@ class Sums:
 
 
 def sums(
-    truth: Float[np.ndarray, "points variables"] | Float[Tensor, "points variables"],
-    prediction: Float[np.ndarray, "points variables"] | Float[Tensor, "points variables"],
+    truth: Float[np.ndarray, "points variables"],
+    prediction: Float[np.ndarray, "points variables"],
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Sums:
     """Return the sums of one sample in the normalized fields; its points may be of any number, above zero."""
-    wanted, found, center, scale = (_float64(v) for v in (truth, prediction, mean, std))
+    wanted, found, center, scale = (np.asarray(v, dtype=np.float64) for v in (truth, prediction, mean, std))
     if wanted.shape != found.shape or center.shape != scale.shape or center.shape != wanted.shape[1:]:
         raise ValueError(f"shapes differ: {wanted.shape}, {found.shape}, mean {center.shape}, std {scale.shape}")
     if len(wanted) == 0 or not (scale > 0).all():
@@ -66,39 +69,95 @@ def normalized_errors(samples: Sequence[Sums], groups: Groups, order: int) -> Fl
     return _finite(_grouped(samples, groups, order, "errors") / counts)
 
 
-def median_then_mean(errors: Float[np.ndarray, "samples groups"]) -> float:
-    """Return the median over the samples of each group, then the mean over the groups."""
-    return float(np.median(errors, 0).mean())
+@dataclass(frozen=True)
+class Metric:
+    """One number for the errors of all samples: how it is computed, reduced and printed.
+
+    ``errors`` gives an error for each sample (or batch of samples) and group of components, ``reduce`` takes the
+    samples together, and the mean over the groups is the metric. Groups are single components or, with ``per`` chunk,
+    the named chunks. ``title`` heads a column of a table; without one there is none. ``of_sample`` is what the error of
+    a single sample is called. ``in_card`` is the name by which a card chooses it as the metric that decides.
+    ``each_chunk``: it is also reported for every chunk alone, and ``chunk`` is which.
+    """
+
+    name: str
+    title: str
+    reduce: Callable[..., Float[np.ndarray, "groups"]]
+    errors: Callable[[Sequence[Sums], Groups], Float[np.ndarray, "samples groups"]] = relative_errors
+    per: Literal["component", "chunk"] = "chunk"
+    relative: bool = True
+    of_sample: str = "relative $L^1$ error"
+    in_card: str | None = None
+    each_chunk: bool = False
+    chunk: str | None = None
+
+    def __call__(self, samples: Sequence[Sums], chunks: Mapping[str, Sequence[int]]) -> float:
+        """Return the metric over the samples."""
+        if not samples or not chunks:
+            raise ValueError("nothing to measure: no samples or no chunks")
+        groups = list(chunks.values()) if self.per == "chunk" else [[v] for v in range(samples[0].errors.shape[1])]
+        if self.chunk is not None:
+            groups = [chunks[self.chunk]]
+        return float(self.reduce(self.errors(samples, groups), 0).mean())
+
+    @property
+    def factor(self) -> float:
+        """What a value is multiplied with to be printed."""
+        return 100.0 if self.relative else 1.0
+
+    @property
+    def unit(self) -> str:
+        """The unit of printed values: percent of the truth, or none: fields are normalized."""
+        return "%" if self.relative else ""
+
+    def text(self, value: float, std: float | None = None) -> str:
+        """Return a value as it is printed, with its unit; ``std``: its standard deviation over seeds."""
+        numbers = [value] if std is None else [value, std]
+        text = " ± ".join(f"{100 * v:.2f}" if self.relative else f"{v:.3g}" for v in numbers)
+        return f"{text} {self.unit}".rstrip()
+
+    def of(self, chunks: Mapping[str, Sequence[int]]) -> "list[Metric]":
+        """Return the metric of each chunk alone, where it is reported so and there are several."""
+        if not self.each_chunk or len(chunks) < 2:
+            return []
+        return [self.of_chunk(c) for c in chunks]
+
+    def of_chunk(self, chunk: str) -> "Metric":
+        """Return the metric of one chunk."""
+        return replace(self, name=f"{self.name} of {chunk}", title=f"{self.title} of {chunk}", chunk=chunk)
 
 
-def mean_then_mean(errors: Float[np.ndarray, "samples groups"]) -> float:
-    """Return the mean over the samples of each group, then the mean over the groups."""
-    return float(errors.mean(0).mean())
+# In the order of the columns of a table. Per component with the median is the measure of the paper's text, per chunk
+# that of the published codes of GAOT and RIGNO, which pool the components of a chunk. The normalized MSE and MAE are
+# those of the aircraft: over points and components of a chunk, the mean over samples.
+_L2: dict[str, Any] = {"errors": partial(relative_errors, order=2), "of_sample": "relative $L^2$ error"}
+_MSE: dict[str, Any] = {"errors": partial(normalized_errors, order=2), "of_sample": "normalized MSE"}
+_MAE: dict[str, Any] = {"errors": partial(normalized_errors, order=1), "of_sample": "normalized MAE"}
+_ALL = (
+    Metric("median L1 per component", "median L1", np.median, per="component", in_card="relative L1"),
+    Metric("median L1 per chunk", "per chunk", np.median),
+    Metric("pooled L1 per chunk", "pooled", np.median, pooled_errors),
+    Metric("mean L1 per chunk", "mean", np.mean),
+    Metric("median L2 per component", "median L2", np.median, per="component", **_L2),
+    Metric("median L2 per chunk", "", np.median, **_L2),
+    Metric("normalized MSE", "MSE", np.mean, relative=False, each_chunk=True, in_card="normalized MSE and MAE", **_MSE),
+    Metric("normalized MAE", "MAE", np.mean, relative=False, each_chunk=True, **_MAE),
+)
+METRICS: dict[str, Metric] = {m.name: m for m in _ALL}
+IN_CARDS: dict[str, Metric] = {m.in_card: m for m in _ALL if m.in_card is not None}
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric of this name, as it stands in results; "NAME of CHUNK" is that of one chunk."""
+    whole, _, chunk = name.partition(" of ")
+    if whole not in METRICS or (chunk and not METRICS[whole].each_chunk):
+        raise UserError(f"{name}: no such metric; known are {', '.join(METRICS)}")
+    return METRICS[whole].of_chunk(chunk) if chunk else METRICS[whole]
 
 
 def summarize(samples: Sequence[Sums], chunks: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Return all measures by name; ``chunks`` are named groups of components that the codes of GAOT and RIGNO pool.
-
-    Per component with the median is the measure of the paper's text, per chunk that of the published codes. The
-    normalized MSE and MAE are those of the aircraft: over points and components of a chunk, the mean over samples, and
-    (without the name of a chunk) the mean over chunks.
-    """
-    if not samples or not chunks:
-        raise ValueError("nothing to summarize: no samples or no chunks")
-    single = [[v] for v in range(samples[0].errors.shape[1])]
-    grouped = list(chunks.values())
-    result: dict[str, float] = {}
-    for order in (1, 2):
-        result[f"median L{order} per component"] = median_then_mean(relative_errors(samples, single, order))
-        result[f"median L{order} per chunk"] = median_then_mean(relative_errors(samples, grouped, order))
-    result["mean L1 per chunk"] = mean_then_mean(relative_errors(samples, grouped, 1))
-    result["pooled L1 per chunk"] = median_then_mean(pooled_errors(samples, grouped))
-    for name, order in (("MSE", 2), ("MAE", 1)):
-        errors = normalized_errors(samples, grouped, order)
-        result[f"normalized {name}"] = mean_then_mean(errors)
-        if len(chunks) > 1:
-            result |= {f"normalized {name} of {c}": float(errors[:, i].mean()) for i, c in enumerate(chunks)}
-    return result
+    """Return all metrics by name; ``chunks`` are named groups of components."""
+    return {m.name: m(samples, chunks) for metric in METRICS.values() for m in (metric, *metric.of(chunks))}
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -112,7 +171,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class Measure:
-    """How errors of a data set are measured: constants of the normalization, named chunks, the measure that decides.
+    """How errors of a data set are measured: constants of the normalization, named chunks, the metric that decides.
 
     ``origin`` says where the constants come from.
     """
@@ -121,28 +180,23 @@ class Measure:
     std: tuple[float, ...]
     origin: str
     chunks: Mapping[str, Sequence[int]]
-    main: str
+    main: Metric
 
     def sums(
         self,
-        truth: Float[np.ndarray, "points variables"] | Float[Tensor, "points variables"],
-        prediction: Float[np.ndarray, "points variables"] | Float[Tensor, "points variables"],
+        truth: Float[np.ndarray, "points variables"],
+        prediction: Float[np.ndarray, "points variables"],
     ) -> Sums:
         """Return the sums of one sample."""
         return sums(truth, prediction, self.mean, self.std)
 
     def summary(self, samples: Sequence[Sums]) -> dict[str, float]:
-        """Return all measures over the samples."""
+        """Return all metrics over the samples."""
         return summarize(samples, self.chunks)
 
     def each(self, samples: Sequence[Sums]) -> list[float]:
-        """Return the error of each sample alone, by the measure that decides."""
-        return [self.summary([s])[self.main] for s in samples]
-
-
-def _float64(values: np.ndarray | Tensor | Sequence[float]) -> Float[np.ndarray, "..."]:
-    plain = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
-    return np.asarray(plain, dtype=np.float64)
+        """Return the error of each sample alone, by the metric that decides."""
+        return [self.main([s], self.chunks) for s in samples]
 
 
 def _grouped(samples: Sequence[Sums], groups: Groups, order: int, of: str) -> Float[np.ndarray, "samples groups"]:

@@ -4,9 +4,20 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from ikno.metrics import Measure, Sums, mean_and_std, pooled_errors, relative_errors, summarize, sums
+from ikno.errors import UserError
+from ikno.metrics import (
+    METRICS,
+    Measure,
+    Metric,
+    Sums,
+    find_metric,
+    mean_and_std,
+    pooled_errors,
+    relative_errors,
+    summarize,
+    sums,
+)
 
 ZERO, ONE = (0.0, 0.0), (1.0, 1.0)
 
@@ -135,20 +146,25 @@ def test_against_the_plain_formulas_on_stacked_arrays() -> None:
     assert found["normalized MSE of b"] == pytest.approx(squares[1])
 
 
-def test_tensors_and_arrays_give_the_same() -> None:
-    rng = np.random.default_rng(1)
-    truth, guess = rng.normal(size=(2, 9, 2)).astype(np.float32)
-    one = sums(truth, guess, ZERO, ONE)
-    two = sums(torch.from_numpy(truth).requires_grad_(), torch.from_numpy(guess), ZERO, ONE)
-    np.testing.assert_array_equal(one.errors, two.errors)
-    np.testing.assert_array_equal(one.truths, two.truths)
-    assert one.errors.dtype == np.float64
+def test_values_are_printed_in_the_unit_of_their_metric() -> None:
+    relative, squared = find_metric("median L1 per component"), find_metric("normalized MSE of cfx, cfy")
+    assert (relative.text(0.12345), relative.text(0.5, 0.25)) == ("12.35 %", "50.00 ± 25.00 %")
+    assert (squared.text(0.528), squared.chunk, squared.unit) == ("0.528", "cfx, cfy", "")
+    assert squared([A], {"cfx, cfy": [0], "other": [1]}) == pytest.approx(1 / 2)
+    with pytest.raises(UserError, match="no such metric; known are median L1"):
+        find_metric("median L1 per component of u")
+
+
+def test_a_new_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    worst = Metric("worst L1", "worst", np.max)
+    monkeypatch.setitem(METRICS, worst.name, worst)
+    assert summarize(SAMPLES, {"both": [0, 1]})["worst L1"] == pytest.approx(5 / 9)
 
 
 def test_each_sample_alone() -> None:
-    relative = Measure(ZERO, ONE, "", {"both": [0, 1]}, "median L1 per component")
+    relative = Measure(ZERO, ONE, "", {"both": [0, 1]}, find_metric("median L1 per component"))
     np.testing.assert_allclose(relative.each(SAMPLES), [(1 / 7 + 1 / 2) / 2, (1 / 2 + 3 / 5) / 2, 1 / 4])
-    squared = Measure(ZERO, ONE, "", {"a": [0], "b": [1]}, "normalized MSE")
+    squared = Measure(ZERO, ONE, "", {"a": [0], "b": [1]}, find_metric("normalized MSE"))
     np.testing.assert_allclose(squared.each(SAMPLES), [1 / 2, 13 / 6, 25 / 2])
     made = squared.sums(np.array([[3.0, 1.0], [4.0, 1.0]]), np.array([[3.0, 2.0], [3.0, 1.0]]))
     np.testing.assert_array_equal(made.errors, A.errors)
@@ -175,5 +191,5 @@ def test_misuse_is_named() -> None:
             sums(truth, guess, mean, std)
     with pytest.raises(ValueError, match="order is 1 or 2"):
         relative_errors(SAMPLES, SINGLE, 3)
-    with pytest.raises(ValueError, match="nothing to summarize"):
+    with pytest.raises(ValueError, match="nothing to measure"):
         summarize([], {"u": [0]})

@@ -474,14 +474,14 @@ def test_sorted_errors_and_their_median(tmp_path: Path, figures: list[Any]) -> N
     assert np.allclose(curve.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
     assert np.allclose(curve.get_ydata(), [0.1, 0.1, 0.2, 0.3, 0.4])  # below 0.2 lies half of the samples
     assert curve.get_drawstyle() == "steps-pre"
-    marked = line(axis, "median 25 %")
+    marked = line(axis, "median 25.00 %")
     assert (*marked.get_xdata(), *marked.get_ydata()) == pytest.approx((0.5, 0.25))
-    assert list(line(axis, "training mean 50 %").get_ydata()) == [0.5, 0.5]
+    assert list(line(axis, "training mean 50.00 %").get_ydata()) == [0.5, 0.5]
     assert line(axis, "training mean").is_dashed()
     assert len(axis.lines) == 3  # an infinite baseline is not drawn
     assert axis.get_yscale() == "linear"
-    assert axis.get_ylabel() == "relative $L^1$ error"
-    assert axis.yaxis.get_major_formatter()(0.25) == "25 %"
+    assert axis.get_ylabel() == "relative $L^1$ error, %"
+    assert axis.yaxis.get_major_formatter()(0.25) == "25"
 
 
 def test_errors_against_time(tmp_path: Path, figures: list[Any]) -> None:

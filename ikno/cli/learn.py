@@ -13,20 +13,11 @@ from ikno.errors import UserError
 
 if TYPE_CHECKING:
     from ikno.config import Config
+    from ikno.metrics import Metric
     from ikno.runs import Run
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Which = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
-# The paper's metric is the median over samples per component; "per chunk" pools vx and vy, as GAOT's code does.
-TITLES = {
-    "median L1 per component": "median L1",
-    "median L1 per chunk": "per chunk",
-    "pooled L1 per chunk": "pooled",
-    "mean L1 per chunk": "mean",
-    "median L2 per component": "median L2",
-    "normalized MSE": "MSE",
-    "normalized MAE": "MAE",
-}
 
 
 def train(
@@ -137,6 +128,7 @@ def evaluate(
     from ikno.evaluation import as_json as to_json
     from ikno.evaluation import collect, measure_ensemble, save_evaluation
     from ikno.evaluation import evaluate as measure
+    from ikno.metrics import METRICS, find_metric
     from ikno.runs import Run, calibration_file, load_calibration
 
     results, every = [], [Run.open(path) for path in runs]
@@ -166,14 +158,11 @@ def evaluate(
         **{_strategy(k, mean): v for k, v in mean["metrics"].items()},
         **found["baselines"],
     }
-    shown = {
-        metric: title
-        for metric, title in TITLES.items()
-        if metric in next(iter(rows.values())) and ("normalized" in metric) == ("normalized" in found["main_metric"])
-    }
-    table = Table("prediction", *shown.values(), box=None)
+    relative = find_metric(found["main_metric"]).relative
+    shown = [m for m in METRICS.values() if m.title and m.relative == relative]
+    table = Table("prediction", *(m.title for m in shown), box=None)
     for label, metrics in rows.items():
-        table.add_row(label, *(_number(metrics[m], m) for m in shown))
+        table.add_row(label, *(_number(metrics[m.name], m) for m in shown))
     console.print(table)
     if len(found["metrics"]) > 1:
         names = dict.fromkeys(r["best"]["strategy"] for r in results)
@@ -187,11 +176,8 @@ def _strategy(name: str, found: dict[str, Any]) -> str:
     return f"{found['model']} {name}" if len(found["metrics"]) > 1 else found["model"]
 
 
-def _number(value: float | dict[str, float], metric: str) -> str:
-    if not isinstance(value, dict):
-        return f"{value:.3g}" if "normalized" in metric else f"{100 * value:.2f} %"
-    mean = _number(value["mean"], metric)
-    return mean if value["std"] is None else f"{mean} ± {_number(value['std'], metric)}"
+def _number(value: float | dict[str, Any], metric: "Metric") -> str:
+    return metric.text(value["mean"], value["std"]) if isinstance(value, dict) else metric.text(value)
 
 
 def predict(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ikno.metrics import find_metric
+
 LEFT = ("", "model", "optimizer")  # columns of words
 
 
@@ -35,11 +37,10 @@ def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     if target is not None:
         header.append(f"s to {100 * target:g} %")
     lines = []
+    metric = find_metric(result["metric"]) if result["metric"] else None
     for row in result["rows"]:
-        error = "-" if row["error"] is None else f"{100 * row['error']:.2f}"
-        if row["std"] is not None:
-            error += f" ± {100 * row['std']:.2f}"
-        line = [row["model"], row["optimizer"], _text(row["learning_rate"], "g"), f"{error} %" if error != "-" else "-"]
+        error = "-" if row["error"] is None or metric is None else metric.text(row["error"], row["std"])
+        line = [row["model"], row["optimizer"], _text(row["learning_rate"], "g"), error]
         line += [_text(row["parameters"], ",d"), _text(row["epochs"], "d"), _text(row.get("steps"), ",d")]
         line += [_text(row["seconds_per_step"], ".3f")]
         line += [_seconds(row["seconds"]), _text(row["memory"], ".0f")]
@@ -47,7 +48,7 @@ def cells_of(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             line.append(_seconds(row["seconds_to_target"]))
         lines.append(line)
     for name, value in result["guesses"].items():
-        lines.append([name, "", "", f"{100 * value:.2f} %", *[""] * (len(header) - 4)])
+        lines.append([name, "", "", metric.text(value) if metric else "-", *[""] * (len(header) - 4)])
     return header, lines
 
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ikno.config import Settings, parse, read_toml, suggest
 from ikno.errors import UserError
+from ikno.metrics import IN_CARDS
 
 ZENODO = "https://doi.org/10.5281/zenodo.14765453"
 GAOT = "https://huggingface.co/datasets/shiwen0710/Datasets_for_GAOT"
@@ -49,7 +50,7 @@ class Card(Settings):
     active: tuple[str, ...] = ()
     chunks: tuple[tuple[str, ...], ...] = ()
     conditions: tuple[str, ...] = ()
-    metric: Literal["relative L1", "normalized MSE and MAE"] = "relative L1"
+    metric: str = "relative L1"
     metric_mean: tuple[float, ...] = ()
     metric_std: tuple[float, ...] = ()
     split: tuple[PositiveInt, Annotated[int, Field(ge=0)], PositiveInt] | None = None
@@ -63,6 +64,13 @@ class Card(Settings):
     label: str = ""
     generated: bool = False
     notes: str = ""
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in IN_CARDS:
+            raise ValueError(f"no such metric, known are {', '.join(IN_CARDS)}")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> "Card":

@@ -113,12 +113,12 @@ def evaluate_surrogate(
                 known = totals[strategy].setdefault(j, [])
                 known += [measure.sums(made.values[j], g) for made, g in zip(group.made, guesses, strict=True)]
     metrics = {s: measure.summary(totals[s][final]) for s in strategies}
-    best = min(strategies, key=lambda s: metrics[s][measure.main])
+    best = min(strategies, key=lambda s: metrics[s][measure.main.name])
     over_time: dict[str, dict[str, list[float]]] = {s: {"times": [], "errors": []} for s in strategies}
     for s in strategies:
         for j in sorted(totals[s]):
             over_time[s]["times"].append(problem.times[j])
-            over_time[s]["errors"].append(measure.summary(totals[s][j])[measure.main])
+            over_time[s]["errors"].append(measure.main(totals[s][j], measure.chunks))
     with open_data(problem.path, problem.card) as file:
         label = str(file.attributes.get("label", "")) if file.attributes.get("seed") else OWN
     return {
@@ -132,9 +132,9 @@ def evaluate_surrogate(
         "model": surrogate.signature.model["name"],
         "mode": surrogate.signature.mode,
         "parameters": sum(p.numel() for p in surrogate.model.parameters()),
-        "main_metric": measure.main,
+        "main_metric": measure.main.name,
         "metrics": metrics,
-        "best": {"strategy": best, "value": metrics[best][measure.main]},
+        "best": {"strategy": best, "value": metrics[best][measure.main.name]},
         "baselines": baselines(problem, samples, measure, learned=split != "all"),
         "sample_errors": measure.each(totals[best][final]),
         "error_against_time": over_time,

@@ -17,14 +17,13 @@ from ikno.data.problem import Problem, open_problem
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 from ikno.linalg import Cloud
-from ikno.metrics import Measure
+from ikno.metrics import IN_CARDS, Measure
 from ikno.runs import Run
 from ikno.surrogate.rollout import Strategy, path, rollout
 from ikno.surrogate.surrogate import Surrogate
 
 Part = Literal["train", "validation", "test", "all"]
 
-MAIN = {"relative L1": "median L1 per component", "normalized MSE and MAE": "normalized MSE"}
 BATCH = 16
 
 
@@ -65,7 +64,7 @@ def measure_of(problem: Problem) -> Measure:
     card = problem.card
     chunks = {", ".join(chunk): [card.active.index(v) for v in chunk] for chunk in card.chunks}
     if card.metric_std:
-        return Measure(card.metric_mean, card.metric_std, "card", chunks, MAIN[card.metric])
+        return Measure(card.metric_mean, card.metric_std, "card", chunks, IN_CARDS[card.metric])
     values = Accumulator()
     used = [0] if problem.steady else list(snapshots(problem.final, problem.stride))
     for made in problem.train:
@@ -73,7 +72,7 @@ def measure_of(problem: Problem) -> Measure:
     found = values.moments()
     constant = found.std <= 1e-6 * np.abs(found.mean)
     mean, std = np.where(constant, 0.0, found.mean), np.where(constant, 1.0, found.std)
-    return Measure(tuple(mean.tolist()), tuple(std.tolist()), "training samples", chunks, MAIN[card.metric])
+    return Measure(tuple(mean.tolist()), tuple(std.tolist()), "training samples", chunks, IN_CARDS[card.metric])
 
 
 @dataclass(frozen=True)

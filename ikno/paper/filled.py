@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ikno.errors import UserError
-from ikno.metrics import mean_and_std
+from ikno.metrics import IN_CARDS, find_metric, mean_and_std
 from ikno.paper.results import costs_file, load_result, result_of, wanted
 from ikno.paper.scales import Scale
 from ikno.paper.tables import Claim, Column, Entry, Table, entries
 
 Filled = dict[str, Any]
-SHOWN = ("name", "argument", "title", "caption", "label", "kind", "unit", "compare", "axis")
+SHOWN = ("name", "argument", "title", "caption", "label", "kind", "compare", "axis")
 
 
 def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) -> Filled:
@@ -31,8 +31,11 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
             results += [r for r in found if r not in results]
             cells.append(_cell(Entry(table, row, column), found))
         rows.append({"name": row.name, "cells": cells})
+    metrics = [find_metric(r["metric"]) for r in results if "metric" in r]
+    unit = (metrics[0].unit if metrics else IN_CARDS["relative L1"].unit) if table.unit is None else table.unit
     filled: Filled = {
         **{key: getattr(table, key) for key in SHOWN},
+        "unit": unit,
         "scale": scale.name,
         "columns": [column.name for column in table.columns],
         "rows": rows,
@@ -91,7 +94,10 @@ def _cell(entry: Entry, found: list[dict[str, Any]]) -> dict[str, Any]:
 def _value(result: dict[str, Any], column: Column) -> float:
     """Return what the column shows of a result; null in a file is infinite."""
     value = result[column.value] if column.value in result else result["metrics"][column.value]
-    return math.inf if value is None else column.factor * value
+    factor = column.factor
+    if factor is None:
+        factor = find_metric(result["metric"] if column.value == "error" else column.value).factor
+    return math.inf if value is None else factor * value
 
 
 def _plain(value: float) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ikno.comparison import markdown_table
+from ikno.metrics import find_metric
 from ikno.paper.filled import Filled
 from ikno.paper.scales import Scale
 
@@ -104,7 +105,8 @@ def data(filled: Filled) -> list[str]:
         where = (
             f"generated ({s['label']}; {options or 'default settings'})" if "generated" in source else source["file"]
         )
-        guesses = ", ".join(f"{name} {number(100 * v)} %" for name, v in s["guesses"].items() if v is not None)
+        metric = find_metric(s["metric"])
+        guesses = ", ".join(f"{name} {metric.text(v)}" for name, v in s["guesses"].items() if v is not None)
         sizes = "/".join(str(n) for n in s["samples"])
         points = " to ".join(f"{n:,}" for n in sorted(set(s["points"])))
         lines.append(

@@ -30,10 +30,13 @@ class Line(Settings):
 
 
 class Column(Line):
-    """``value`` is what is shown, times ``factor``: the error by the measure of the set, or one of its metrics."""
+    """``value`` is what is shown, times ``factor``: the error by the metric of the set, or another of its metrics.
+
+    Without a factor errors are in the unit of their metric.
+    """
 
     value: str = "error"
-    factor: float = 100.0
+    factor: float | None = None
 
 
 class Row(Line):
@@ -57,7 +60,7 @@ class Table(Settings):
 
     ``compare``: along which axis lines compete, columns in each row or rows in each column. ``seeds`` None: those of
     the scale. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns. ``name`` and
-    ``argument`` (of the command) are set when it is loaded.
+    ``argument`` (of the command) are set when it is loaded. ``unit`` None: that of the metric.
     """
 
     name: str = ""
@@ -66,7 +69,7 @@ class Table(Settings):
     caption: str
     label: str = ""
     kind: Literal["errors", "costs"] = "errors"
-    unit: str = "%"
+    unit: str | None = None
     set: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     seeds: PositiveInt | None = None

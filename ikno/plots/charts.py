@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ikno.errors import UserError
 from ikno.linalg import Grid, tensor_product
+from ikno.metrics import find_metric
 from ikno.models.ikno import IKNO
 from ikno.models.kernels import BaseKernel
 from ikno.plots.canvas import LINES, charts, check_name, percent, save
@@ -59,9 +60,7 @@ def plot_errors(evaluation: dict[str, Any], out: Path) -> list[Path]:
     errors = np.sort(_numbers(evaluation.get("sample_errors") or ()))
     if not errors.size:
         raise UserError(f"{out}: the evaluation holds no errors of samples; evaluate the run again")
-    metric = evaluation["main_metric"]
-    relative = "normalized" not in metric
-    number = percent if relative else "{:.3g}".format
+    metric = find_metric(evaluation["main_metric"])
     curves = {s: c for s, c in (evaluation.get("error_against_time") or {}).items() if len(c["times"]) > 1}
     panels = 2 if curves else 1
     figure, (axes,) = charts(1, panels, (5.6 * panels, 4.2), sharey=True)
@@ -72,27 +71,27 @@ def plot_errors(evaluation: dict[str, Any], out: Path) -> list[Path]:
     label = f"{len(errors)} samples{rollout}"
     axes[0].plot(share, [finite[0][0], *finite[0]], ds="steps-pre", color=LINES[0], label=label)
     if np.isfinite(median):
-        axes[0].plot(0.5, median, "o", color=LINES[1], zorder=3, label=f"median {number(median)}")
+        axes[0].plot(0.5, median, "o", color=LINES[1], zorder=3, label=f"median {metric.text(median)}")
     axes[0].set(xlabel="share of the samples, sorted by error", xlim=(0, 1))
-    axes[0].set_ylabel("relative $L^1$ error" if relative else metric)
+    axes[0].set_ylabel(f"{metric.of_sample}, {metric.unit}" if metric.unit else metric.of_sample)
     axes[0].xaxis.set_major_formatter(lambda x, _: percent(x))
     for color, (strategy, curve) in zip(LINES, curves.items(), strict=False):
         values = _numbers(curve["errors"])
         finite.append(np.where(np.isfinite(values), values, np.nan))
         axes[1].plot(_numbers(curve["times"]), finite[-1], color=color, marker=".", label=strategy)
-        axes[1].set(xlabel="time", ylabel=metric)
+        axes[1].set(xlabel="time", ylabel=metric.name)
     for k, (name, measured) in enumerate((evaluation.get("baselines") or {}).items()):
-        value = measured[metric]
+        value = measured[metric.name]
         if value is not None and np.isfinite(value):
             finite.append(np.array([float(value)]))
             style = {"color": "0.45", "lw": 1.2, "zorder": 1, "dashes": ((6, 3), (2, 2), (8, 2, 2, 2))[k % 3]}
-            for axis, label in zip(axes, (f"{name} {number(value)}", None), strict=False):
+            for axis, label in zip(axes, (f"{name} {metric.text(value)}", None), strict=False):
                 axis.axhline(value, label=label, **style)
     drawn = np.concatenate(finite)
     drawn = drawn[drawn > 0]
     if drawn.size and drawn.max() > 30 * drawn.min():
         axes[0].set_yscale("log")
-    axes[0].yaxis.set_major_formatter(lambda y, _: number(y))
+    axes[0].yaxis.set_major_formatter(lambda y, _: f"{metric.factor * y:.3g}")
     for axis in axes:
         axis.legend(fontsize=9)
     about = [evaluation[key] for key in ("benchmark", "model", "split") if key in evaluation]
