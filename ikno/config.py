@@ -82,12 +82,12 @@ class TrainSettings(Settings):
     batch: PositiveInt = 64
     micro_batch: PositiveInt | None = None
     point_processes: PositiveInt = 1
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: str = "adamw"
     learning_rate: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 1e-5
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
     clip: PositiveFloat | None = 1.0
-    loss: Literal["relative_l2", "mse"] = "relative_l2"
+    loss: str = "relative_l2"
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     patience: PositiveInt | None = None
     validate_every: PositiveInt = 1

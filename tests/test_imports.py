@@ -12,6 +12,7 @@ LAYERS = [
     {"errors"},
     {"linalg", "metrics", "atomic", "memory"},
     {"config", "device", "cost"},
+    {"registry"},
     {"models", "data"},
     {"surrogate"},
     {"runs"},

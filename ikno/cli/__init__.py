@@ -14,6 +14,7 @@ from ikno.cli.intervals import calibrate
 from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.cli.reproduce import reproduce
 from ikno.errors import UserError
+from ikno.registry import import_plugin
 
 app = typer.Typer(
     help="Learn the solution operators of partial differential equations on arbitrary point clouds.",
@@ -34,7 +35,12 @@ for command in (
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help="A module with models or parts of your own.")
+    ] = None,
 ) -> None:
+    for module in plugin or []:
+        import_plugin(module)
     if version:
         print(f"ikno {__version__}")
         raise typer.Exit
@@ -54,6 +60,7 @@ def models(
 
     from ikno.models import MODELS, build
 
+    MODELS.look_outside()
     settings = parse_overrides(overrides or [])
     known = {name: v for name, v in MODELS.items() if settings.keys() <= v.settings.model_fields.keys()}
     rows = []

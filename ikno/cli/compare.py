@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ikno.cli.options import Json, Target, target, training_bar
+from ikno.cli.options import Json, Target, model_name, target, training_bar
 from ikno.errors import UserError
 
 MODELS = "ikno-tp,gaot,rigno,transolver,gnot,upt,gino,geofno,fno-dse"
@@ -18,7 +18,7 @@ EFFICIENT = "ikno-tp,gaot,transolver,ikno-dense"
 
 def compare(
     what: Target = None,
-    models: Annotated[str, typer.Option(help="The models, separated by commas.")] = MODELS,
+    models: Annotated[str, typer.Option(help="The models, by commas; your own as module:Class.")] = MODELS,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +55,7 @@ def compare(
 
     plan = Plan(
         name=name,
-        models=_names(models),
+        models=[model_name(name) for name in _names(models)],
         overrides=overrides,
         budget=Budget() if budget is None else Budget.parse(budget),
         optimizers=_names(optimizers),

@@ -121,7 +121,7 @@ def generate(
     from ikno.data.library import data_folder, failures, file_name
 
     card = find_card(name)
-    if card.name not in GENERATORS:
+    if not GENERATORS.has(card.name):
         raise UserError(f"{card.name}: cannot be generated; it comes from {card.source or 'you'}")
     settings = parse_overrides(overrides or [])
     given = {"points": points, "resolution": resolution}

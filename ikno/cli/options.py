@@ -63,7 +63,19 @@ def target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:
     """Return the name, if the first word is one, and the settings that follow."""
     words = list(what or [])
     name = words.pop(0) if words and "=" not in words[0] else None
-    return name, parse_overrides(words)
+    settings = parse_overrides(words)
+    if ":" in str(settings.get("model", "")):
+        settings["model"] = model_name(settings["model"])
+    return name, settings
+
+
+def model_name(text: str) -> str:
+    """Return the name of a model, also of one of your own that is given as ``package.module:Class``."""
+    if ":" not in text:
+        return text
+    from ikno.models import name_of
+
+    return name_of(text)
 
 
 def first_process() -> bool:

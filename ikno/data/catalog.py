@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from ikno.config import Settings, parse, read_toml, suggest
 from ikno.errors import UserError
 from ikno.metrics import IN_CARDS
+from ikno.registry import Registry
 
 ZENODO = "https://doi.org/10.5281/zenodo.14765453"
 GAOT = "https://huggingface.co/datasets/shiwen0710/Datasets_for_GAOT"
@@ -324,7 +325,7 @@ _CARDS = (
         grid=32,
     ),
 )
-CATALOG: dict[str, Card] = {card.name: card for card in _CARDS}
+CATALOG: Registry[Card] = Registry("benchmark", "data", {card.name: card for card in _CARDS})
 
 
 def plain(name: str) -> str:
@@ -336,6 +337,7 @@ def find_card(name: str) -> Card:
     """Return the card of a benchmark by any spelling of its name, or the card in a TOML file."""
     if name.endswith(".toml"):
         return read_card(Path(name))
+    CATALOG.look_outside()
     for card in CATALOG.values():
         if plain(name) in {plain(n) for n in (card.name, *card.aliases)}:
             return card

@@ -38,7 +38,7 @@ class Job:
 
     @property
     def generator(self) -> Generator:
-        return parse(GENERATORS[self.name](), dict(self.settings), self.name)
+        return parse(GENERATORS.find(self.name)(), dict(self.settings), self.name)
 
     def cloud(self) -> np.ndarray | None:
         return self.generator.cloud(np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0,))))
@@ -49,8 +49,8 @@ class Job:
 
     def label(self) -> str:
         """Return the label of the benchmark; with other settings than its own (but for the points) it is only kin."""
-        published, made = CATALOG[self.name].label, self.generator.model_dump(mode="json")
-        usual = parse(GENERATORS[self.name](), {}, self.name).model_dump(mode="json")
+        published, made = CATALOG.find(self.name).label, self.generator.model_dump(mode="json")
+        usual = parse(GENERATORS.find(self.name)(), {}, self.name).model_dump(mode="json")
         changed = ", ".join(f"{k} = {v}" for k, v in made.items() if k != "points" and v != usual[k])
         remark = published.partition(": ")[2]
         return f"kin of: {changed}{'; ' * bool(remark)}{remark}" if changed else published
@@ -83,7 +83,7 @@ def generate(
     index, count = shard
     if not 0 <= index < count:
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
-    card = CATALOG[job.name]
+    card = CATALOG.find(job.name)
     files = files_of(card, out, job.samples)
     for path in files:  # a second file may be left by a call that was stopped before it wrote the first
         if path.exists() and (path == out or not _place(out).exists()):

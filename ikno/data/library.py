@@ -37,11 +37,12 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
             raise UserError(f"{path}: no such file")
         words = re.split(r"[\W_]+", path.name.partition(".")[0])  # whole words: ce-rpui.nc is not CE-RP
         starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
+        CATALOG.look_outside()
         for card in CATALOG.values():
             if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
                 return card, path
-        if (said := benchmark_of(path)) in CATALOG:
-            return CATALOG[said], path
+        if (card := CATALOG.get(benchmark_of(path) or "")) is not None:
+            return card, path
         raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
     card = find_card(name)
     return card, find_file(card, folder or data_folder())

@@ -3,7 +3,7 @@
 model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=24)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ikno.config import Settings, parse, suggest
+from ikno.config import Settings, parse
 from ikno.errors import UserError
 from ikno.models import fno_dse, gaot, geofno, gino, gnot, rigno, transolver, upt
 from ikno.models.ikno import IKNO, IKNOSettings
-from ikno.models.kernels import BaseKernel, LinearWindow
+from ikno.models.kernels import KERNELS, BaseKernel, LinearWindow
+from ikno.models.processors import PROCESSORS
+from ikno.registry import Registry, import_plugin
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _system(summary: str, module: ModuleType, model: str) -> Variant:
     )
 
 
-MODELS: dict[str, Variant] = {
+_OWN = {
     "ikno-tp": _ikno("infinite order, tensor product of per-axis resolvents", resolvent="tensor_product"),
     "ikno-vanilla": _ikno("infinite order, resolvent of the full kernel by eigendecomposition", resolvent="vanilla"),
     "ikno-finite": _ikno(
@@ -102,13 +104,59 @@ MODELS: dict[str, Variant] = {
     "geofno": _system("Fourier operator in learned coordinates, arXiv 2207.05209", geofno, "GeoFNO"),
     "fno-dse": _system("direct spectral transforms at the points, arXiv 2305.19663", fno_dse, "FNODSE"),
 }
+MODELS: Registry[Variant] = Registry("model", "model", _OWN)
 
 
 def find_variant(name: str) -> Variant:
     """Return a variant of the registry."""
-    if name not in MODELS:
-        raise UserError(f"model: no model named {name!r}; {suggest(name, MODELS)}")
-    return MODELS[name]
+    return MODELS.find(name)
+
+
+def register(
+    name: str,
+    *,
+    settings: type[Settings] = Settings,
+    summary: str = "",
+    sizes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Return a decorator that adds a model class of your own under a name.
+
+    The class is built as ``Class(in_channels, out_channels, dim, settings)`` and called as
+    ``model(features, points, queries=None, weights=None, mask=None)``.
+
+    Args:
+        name: What ``model=`` and ``ikno.models.build`` call it.
+        settings: Its settings, a subclass of ``ikno.models.Settings``.
+        summary: One line for ``ikno models``.
+        sizes: Settings that a preset (smoke, cpu, paper) changes.
+    """
+
+    def add(model: type[nn.Module]) -> type[nn.Module]:
+        MODELS.add(name, Variant(summary, model, settings, sizes=sizes or {}))
+        return model
+
+    return add
+
+
+def name_of(model: "str | type[nn.Module]") -> str:
+    """Return the name of a model: of a registered class, or of one given as ``package.module:Class``.
+
+    Such a path is imported: it must come from a person, never from a file.
+    """
+    if isinstance(model, str):
+        module, separator, attribute = model.partition(":")
+        if not separator:
+            return model
+        found = getattr(import_plugin(module), attribute, None)
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise UserError(f"{model}: the module has no model class of that name; write package.module:Class")
+        model = found
+    names = [name for name, variant in MODELS.items() if variant.model is model]
+    if not names:
+        raise UserError(
+            f"{model.__module__}:{model.__qualname__}: not registered; put @ikno.models.register('a-name') before it"
+        )
+    return names[0]
 
 
 def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
@@ -155,13 +203,18 @@ def build(
 
 __all__ = [
     "IKNO",
+    "KERNELS",
     "MODELS",
+    "PROCESSORS",
     "BaseKernel",
     "IKNOSettings",
     "LinearWindow",
+    "Settings",
     "Variant",
     "build",
     "complete_model",
     "find_variant",
+    "name_of",
+    "register",
     "settings_of",
 ]

@@ -5,7 +5,7 @@ V_G  = K_inf K_GP V_P,   V'_G = Processor(V_G),   u(x) = MLP_head(k(x)^T K_inf V
 
 from collections.abc import Callable
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ikno.errors import UserError
 from ikno.linalg import Cells, Cloud, Grid, Team, density_weights, locate
-from ikno.models.kernels import BaseKernel, LinearWindow
+from ikno.models.kernels import KERNELS
 from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
 from ikno.models.propagation import Propagation, ResolventName, propagation
@@ -51,7 +51,7 @@ class IKNOSettings(ProcessorSettings):
     init_scales_l2: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)
     scales_grad: bool = True
 
-    kernel: Literal["base", "linear_window"] = "base"
+    kernel: str = "base"
     window_radius: PositiveFloat = 0.2
     alpha_sign: Literal["keep", "free"] = "keep"
     encoder: Literal["kernel", "cross_attention"] = "kernel"
@@ -61,7 +61,7 @@ class IKNOSettings(ProcessorSettings):
     normalize_branches: bool = True
     first_scale: PositiveFloat = 1.0
     point_width: Width | None = None
-    processor: Literal["attention", "kernels"] = "attention"
+    processor: str = "attention"
     conditions: Annotated[int, Field(ge=0, le=1000)] | tuple[int, ...] = 0
     stretching: Literal["auto"] | tuple[tuple[float, ...], ...] | None = None
     point_weights: Literal["uniform", "density", "sum"] = "uniform"
@@ -122,7 +122,7 @@ class IKNO(nn.Module):
         width, narrow = s.d_model, s.point_width or s.d_model
         self.nerf = NerfFeatures(s.nerf_frequencies, s.nerf_include_input, s.nerf_log_sampling, s.nerf_scale)
         self.embedding = MLP(self.nerf.width(dim) + in_channels, width, narrow)
-        self.kernels = nn.ModuleList(_kernels(s, dim))
+        self.kernels = nn.ModuleList(KERNELS.find(s.kernel)(s, dim))
         branches = len(self.kernels)
         self.attention = CrossAttention(dim, width, s.num_heads) if s.encoder == "cross_attention" else None
         chosen = tuple(range(-s.conditions, 0)) if isinstance(s.conditions, int) else s.conditions
@@ -133,7 +133,7 @@ class IKNO(nn.Module):
             self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
         else:
             self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
-        self.processor = PROCESSORS[s.processor](self.grid.size, width, s, len(self.condition_features))
+        self.processor = PROCESSORS.find(s.processor)(self.grid.size, width, s, len(self.condition_features))
         if s.point_width is None:
             self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
         else:
@@ -187,7 +187,8 @@ class IKNO(nn.Module):
         s = self.settings
         with torch.no_grad():
             for name in dict.fromkeys((s.resolvent, self._decoder_resolvent)):
-                method = "dense" if s.kernel == "linear_window" else "local"
+                product = self.branches[0].nodes(self.branches, self.grid, s.tolerance, False) is not None
+                method = "local" if product else "dense"
                 self._folded[name] = propagation(self.branches, cloud, name, s.order, method, s.tolerance)
 
     @property
@@ -382,17 +383,9 @@ class IKNO(nn.Module):
         return next(self.parameters()).dtype
 
     @property
-    def branches(self) -> list[BaseKernel | LinearWindow]:
+    def branches(self) -> list[Any]:
         """The kernels, one per branch, with their learned scales and decay coefficients."""
-        return [k for k in self.kernels if isinstance(k, BaseKernel | LinearWindow)]
-
-
-def _kernels(s: IKNOSettings, dim: int) -> list[BaseKernel | LinearWindow]:
-    if s.kernel == "linear_window":
-        return [LinearWindow(s.window_radius, alpha) for alpha in s.kernel_alpha]
-    parameters = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
-    options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
-    return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in parameters]
+        return list(self.kernels)
 
 
 def _fusion(inputs: int, width: int, normalize: bool) -> nn.Sequential:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ikno.linalg import Grid
 from ikno.linalg.interpolation import lagrange, lobatto
+from ikno.registry import Registry
 
 MAX_NODES_PER_CELL = 40  # along one axis
 
@@ -242,3 +243,22 @@ class LinearWindow(nn.Module):
     def nodes(kernels: "Sequence[LinearWindow]", grid: Grid, tolerance: float, slope: bool) -> tuple[int, ...] | None:
         """Return None: no product over the axes."""
         return None
+
+
+Kernels = Callable[[Any, int], Sequence[nn.Module]]
+
+
+def _base(settings: Any, dim: int) -> list[BaseKernel]:
+    s = settings
+    options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
+    each = zip(s.kernel_alpha, s.init_scales_l1, s.init_scales_l2, strict=True)
+    return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in each]
+
+
+def _linear_window(settings: Any, dim: int) -> list[LinearWindow]:
+    return [LinearWindow(settings.window_radius, alpha) for alpha in settings.kernel_alpha]
+
+
+# Functions (settings of the model, dim) -> one kernel per branch, all of one class: modules as ``linalg.Kernel`` says,
+# with ``alpha`` and ``grams`` beside.
+KERNELS: Registry[Kernels] = Registry("kernel", "model.kernel", {"base": _base, "linear_window": _linear_window})

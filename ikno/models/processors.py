@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.models.layers import MLP, grid_rotation, recompute, rotated
+from ikno.registry import Registry
 
 Latent = Float[Tensor, "batch *grid width"]
 Condition = Float[Tensor, "batch conditions"]
@@ -276,4 +277,7 @@ def _inverse(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
 
 
-PROCESSORS: dict[str, type[Attention] | type[Kernels]] = {"attention": Attention, "kernels": Kernels}
+# Called as ``processor(size, width, settings, conditions)``: the latent grid, its channels, those of the model.
+PROCESSORS: Registry[Callable[[tuple[int, ...], int, Any, int], nn.Module]] = Registry(
+    "processor", "model.processor", {"attention": Attention, "kernels": Kernels}
+)

@@ -20,6 +20,7 @@ from ikno.data.batches import Batch, Items, in_order, shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
 from ikno.memory import reused_memory
+from ikno.models import name_of
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
 from ikno.training.average import Average
@@ -40,11 +41,20 @@ def train(
     resume: bool = False,
     until: int | None = None,
     report: Callable[[Report], None] = lambda report: None,
+    model: str | type[nn.Module] | None = None,
 ) -> Run:
-    """Train a surrogate and return its run; ``resume`` goes on with the run in ``out``, as if it had never stopped.
+    """Train a surrogate and return its run. SIGINT and SIGTERM save and raise ``Stopped``.
 
-    ``until`` ends after so many epochs of the whole schedule. SIGINT and SIGTERM save and raise ``Stopped``.
+    Args:
+        config: What to train on and how, by ``ikno.make_config``.
+        out: The folder of the run.
+        resume: Go on with the run in ``out``, as if it had never stopped.
+        until: End after so many epochs of the whole schedule.
+        report: Called after each step.
+        model: A registered class, or a name, in place of the model of the config; its settings are the defaults.
     """
+    if model is not None:
+        config = config.model_copy(update={"model": {"name": name_of(model)}})
     with group(config.device, config.train.point_processes) as processes:
         return _train(processes, config, Path(out), resume, until, report)
 

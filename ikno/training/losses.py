@@ -3,32 +3,48 @@
 With a ``team`` every process has some of the points of each sample and gets the number of the whole sample.
 """
 
+from collections.abc import Callable
+
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ikno.linalg import Team
+from ikno.registry import Registry
 
 Fields = Float[Tensor, "batch points variables"]
 Mask = Bool[Tensor, "batch points"]
 PerSample = Float[Tensor, "batch"]
 
 
-def sample_losses(output: Fields, target: Fields, mask: Mask | None, kind: str, team: Team | None = None) -> PerSample:
-    """Return the loss of each sample: |output - target| / |target| (L2), or the mean square."""
-    if mask is not None:
-        keep = mask[..., None]
-        output, target = output * keep, target * keep
-    difference = (output - target).flatten(1)
-    if kind == "relative_l2":
-        error, size = difference.norm(dim=1), target.flatten(1).norm(dim=1)
-        if team is not None:  # the root of nothing has no slope: below the limit there is none
-            error, size = (team.total(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
-        return error / size.clamp(min=1e-12)
-    squares = difference.square().sum(1)
-    counts = squares.new_full(squares.shape, difference.shape[1]) if mask is None else mask.sum(1) * target.shape[2]
+def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
+    """Return |output - target| / |target| (L2) of each sample; what is masked is zero in both."""
+    error, size = (output - target).flatten(1).norm(dim=1), target.flatten(1).norm(dim=1)
+    if team is not None:  # the root of nothing has no slope: below the limit there is none
+        error, size = (team.total(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
+    return error / size.clamp(min=1e-12)
+
+
+def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
+    """Return the mean square of output - target of each sample; what is masked is zero in both."""
+    squares = (output - target).flatten(1).square().sum(1)
+    count = target.shape[1] * target.shape[2]
+    counts = squares.new_full(squares.shape, count) if mask is None else mask.sum(1) * target.shape[2]
     if team is not None:
         squares, counts = team.total(squares), team.total(counts.to(squares))
     return squares / counts
+
+
+# Functions (output, target, mask, team) -> the loss of each sample.
+LOSSES: Registry[Callable[..., PerSample]] = Registry(
+    "loss", "train.loss", {"relative_l2": relative_l2, "mse": mean_square}
+)
+
+
+def sample_losses(output: Fields, target: Fields, mask: Mask | None, kind: str, team: Team | None = None) -> PerSample:
+    """Return the loss of each sample, by its name."""
+    if mask is not None:
+        output, target = output * mask[..., None], target * mask[..., None]
+    return LOSSES.find(kind)(output, target, mask, team)
 
 
 def relative_errors(values: Fields, truth: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:

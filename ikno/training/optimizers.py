@@ -1,6 +1,7 @@
 """Optimizers and the learning rate over time."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from ikno.config import TrainSettings
 from ikno.errors import UserError
-from ikno.models.processors import AxisKernels
+from ikno.registry import Registry
 
 WIDE = 16
 
@@ -59,30 +60,48 @@ def orthogonalized(
     return x.mT if tall else x
 
 
-def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Return AdamW as in the paper, or Muon for the matrices inside the model with AdamW for the rest.
+def adamw(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+    """Return AdamW for all parameters, as in the paper."""
+    return _adamw(model, settings, [])
+
+
+def muon(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices inside the model, and AdamW for the rest."""
+    matrices = inner_matrices(model)
+    if not matrices:
+        raise UserError("train.optimizer: muon is for matrices inside a model, this one has none; use adamw")
+    first = Muon(
+        matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [first, *_adamw(model, settings, matrices)]
+
+
+def _adamw(model: nn.Module, settings: TrainSettings, others: list[Tensor]) -> list[torch.optim.Optimizer]:
+    """Return AdamW for all parameters but the others.
 
     Parts of a model may ask for another weight decay of some of their parameters (``own_decay``).
     """
-    rest = [p for p in model.parameters() if p.requires_grad]
-    made: list[torch.optim.Optimizer] = []
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.optimizer == "muon":
-        matrices = inner_matrices(model)
-        if not matrices:
-            raise UserError("train.optimizer: muon is for matrices inside a model, this one has none; use adamw")
-        made.append(Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
-        chosen = {id(p) for p in matrices}
-        rest = [p for p in rest if id(p) not in chosen]
-    own = {id(p): d for m in model.modules() if isinstance(m, AxisKernels) for p, d in m.own_decay()}
+    chosen = {id(p) for p in others}
+    own = {id(p): d for m in model.modules() if hasattr(m, "own_decay") for p, d in m.own_decay()}  # pyright: ignore[reportCallIssue]
     groups: dict[float, list[Tensor]] = {}
-    for p in rest:
-        groups.setdefault(own.get(id(p), decay), []).append(p)
-    if rest:
-        made.append(
-            torch.optim.AdamW([{"params": g, "weight_decay": d} for d, g in groups.items()], lr=rate, fused=True)
-        )
-    return made
+    for p in model.parameters():
+        if p.requires_grad and id(p) not in chosen:
+            groups.setdefault(own.get(id(p), settings.weight_decay), []).append(p)
+    if not groups:
+        return []
+    each = [{"params": g, "weight_decay": d} for d, g in groups.items()]
+    return [torch.optim.AdamW(each, lr=settings.learning_rate, fused=True)]
+
+
+# Functions (model, settings) -> optimizers, which between them have each parameter once.
+OPTIMIZERS: Registry[Callable[[nn.Module, TrainSettings], list[torch.optim.Optimizer]]] = Registry(
+    "optimizer", "train.optimizer", {"adamw": adamw, "muon": muon}
+)
+
+
+def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+    """Return the optimizers that the settings name."""
+    return OPTIMIZERS.find(settings.optimizer)(model, settings)
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:

@@ -10,7 +10,9 @@ from ikno.models import complete_model
 from ikno.surrogate import Signature, Surrogate, check_memory, half_size, prediction_memory, training_memory
 from ikno.training.clustering import measure_clustering
 from ikno.training.distributed import Group
+from ikno.training.losses import LOSSES
 from ikno.training.modes import PUBLISHED, measure_sizes
+from ikno.training.optimizers import OPTIMIZERS
 from ikno.training.scales import auto_scale, measure_lengths, rescaled
 
 
@@ -19,6 +21,8 @@ def complete(config: Config, problem: Problem, say: Callable[[str], None] = lamb
 
     ``say`` is told in one line what was chosen from the data, and why.
     """
+    LOSSES.find(config.train.loss)
+    OPTIMIZERS.find(config.train.optimizer)
     card = problem.card
     model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
     mode = _mode(config, problem, say)

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from importlib import import_module
 
 from ikno.data.records import Generator
+from ikno.registry import Registry
 
 
 def _named(module: str, name: str) -> Callable[[], type[Generator]]:
     return lambda: getattr(import_module(f"ikno.data.generators.{module}"), name)
 
 
-GENERATORS: dict[str, Callable[[], type[Generator]]] = {
+_OWN: dict[str, Callable[[], type[Generator]]] = {
     "poisson-gauss": _named("poisson_square", "PoissonGauss"),
     "poisson-c-sines": _named("disc", "PoissonCSines"),
     "elasticity": _named("elasticity", "Elasticity"),
@@ -27,3 +28,5 @@ GENERATORS: dict[str, Callable[[], type[Generator]]] = {
     "wave-layer": _named("wave_layer", "WaveLayer"),
     "wave-c-sines": _named("disc", "WaveCSines"),
 }
+# Functions () -> the class of a generator; that of a benchmark has its name.
+GENERATORS: Registry[Callable[[], type[Generator]]] = Registry("generator", "data", _OWN)
