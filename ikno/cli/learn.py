@@ -122,13 +122,9 @@ def evaluate(
     Of several runs mean and sample standard deviation are shown. After `ikno calibrate` also how often the truth lies
     inside the intervals, of the run or of the ensemble of all runs.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from ikno.evaluation import as_json as to_json
     from ikno.evaluation import collect, measure_ensemble, save_evaluation
     from ikno.evaluation import evaluate as measure
-    from ikno.metrics import METRICS, find_metric
     from ikno.runs import Run, calibration_file, load_calibration
 
     results, every = [], [Run.open(path) for path in runs]
@@ -145,14 +141,24 @@ def evaluate(
     if as_json:
         print(to_json(found))
         return
+    _show(found, results, split)
+
+
+def _show(found: dict[str, Any], results: list[dict[str, Any]], split: str) -> None:
+    """Print an evaluation as a table; ``found`` is the only one of the results, or all of them together."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.metrics import METRICS, find_metric
+
     console = Console()
-    several = f"{len(runs)} runs, " if len(runs) > 1 else ""
+    several = f"{len(results)} runs, " if len(results) > 1 else ""
     console.print(
         f"{found['benchmark']}, {found['model']}: {several}{results[0]['samples']} {split} samples of "
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys(results[0]['points']))} points",
         highlight=False,
     )
-    mean = {"model": f"mean of {len(runs)} runs", **found.get("ensemble", {"metrics": {}})}
+    mean = {"model": f"mean of {len(results)} runs", **found.get("ensemble", {"metrics": {}})}
     rows = {
         **{_strategy(k, found): v for k, v in found["metrics"].items()},
         **{_strategy(k, mean): v for k, v in mean["metrics"].items()},

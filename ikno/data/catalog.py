@@ -74,7 +74,7 @@ class Card(Settings):
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Card":
+    def _check_variables(self) -> "Card":
         if not self.variables:
             raise ValueError("a card needs at least one variable")
         if len(set(self.variables)) < len(self.variables):
@@ -88,6 +88,12 @@ class Card(Settings):
             raise ValueError(f"active variable {unknown[0]!r} is none of the variables {self.variables}")
         if sorted(v for chunk in self.chunks for v in chunk) != sorted(self.active):
             raise ValueError(f"the chunks {self.chunks} do not hold each active variable {self.active} once")
+        if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
+            raise ValueError("conditions need the name of their array; add arrays.conditions")
+        return self
+
+    @model_validator(mode="after")
+    def _check_metric(self) -> "Card":
         for name in ("metric_mean", "metric_std"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.active):
                 raise ValueError(f"{name} needs one number per active variable, {len(self.active)}")
@@ -95,6 +101,10 @@ class Card(Settings):
             raise ValueError("metric_mean and metric_std go together; give both or neither")
         if any(s <= 0 for s in self.metric_std):
             raise ValueError("metric_std must be positive")
+        return self
+
+    @model_validator(mode="after")
+    def _check_space(self) -> "Card":
         if self.domain is not None:
             if not self.domain or any(a >= b for a, b in self.domain):
                 raise ValueError(f"the domain needs lower < upper along each axis, found {self.domain}")
@@ -103,8 +113,10 @@ class Card(Settings):
             object.__setattr__(self, "dim", len(self.domain))
         if isinstance(self.grid, tuple) and len(self.grid) != self.dim:
             raise ValueError(f"grid has {len(self.grid)} sizes, the set has {self.dim} axes")
-        if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
-            raise ValueError("conditions need the name of their array; add arrays.conditions")
+        return self
+
+    @model_validator(mode="after")
+    def _check_times(self) -> "Card":
         if (self.times is None) != (self.snapshots == 1):
             raise ValueError("a set with several snapshots needs times = [first, last], a steady one has neither")
         if self.times is not None and self.times[0] >= self.times[1]:

@@ -44,7 +44,10 @@ class State:
 
 
 class Surrogate(nn.Module):
-    """u(x, t + lead) from u(., t), conditions and points; called in tensors, used by people through ``predict``."""
+    """u(x, t + lead) from u(., t), conditions and points; called in tensors, used by people through ``predict``.
+
+    It begins in eval mode. Prediction changes nothing in it, so that several threads may share one.
+    """
 
     def __init__(self, signature: Signature, statistics: Statistics | None = None, seed: int | None = None) -> None:
         super().__init__()
@@ -71,6 +74,7 @@ class Surrogate(nn.Module):
         self.extent: Tensor
         self.register_buffer("center", ((low + high) / 2).float(), persistent=False)
         self.register_buffer("extent", half.float().clone(), persistent=False)
+        self.eval()
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "_ points"] | None = None
@@ -282,15 +286,12 @@ class Surrogate(nn.Module):
 
     @contextmanager
     def _inference(self, *given: Array | None) -> Iterator[None]:
-        """Leave out dropout for a while, and gradients unless they are wanted in what is given."""
-        training = self.training
-        self.eval()
-        try:
-            wanted = any(isinstance(array, Tensor) and array.requires_grad for array in given)
-            with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
-                yield
-        finally:
-            self.train(training)
+        """Leave out gradients, unless they are wanted in what is given."""
+        if self.training:  # not switched here: other threads may be predicting
+            raise ValueError("the surrogate is in training mode, with dropout; call eval() before it predicts")
+        wanted = any(isinstance(array, Tensor) and array.requires_grad for array in given)
+        with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
+            yield
 
     def _start_at(
         self, state: State, queries: Array | None, part: slice, x: Tensor, start: Array | None

@@ -1,6 +1,7 @@
 """Physical in, physical out: the normalized problem in between against formulas written out."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -593,9 +594,21 @@ def test_masked_points_count_for_nothing(clouds: int) -> None:
         assert torch.equal(surrogate(points, inputs, time, lead, mask), found)
 
 
-def test_prediction_has_no_dropout_and_leaves_the_mode_alone() -> None:
-    surrogate = fitted(model={**TINY, "dropout": 0.5}).train()
+def test_prediction_has_no_dropout_and_never_switches_the_mode() -> None:
+    surrogate = fitted(model={**TINY, "dropout": 0.5})
     points, inputs = case()
     first, second = (surrogate.predict(points, inputs, lead=0.3) for _ in range(2))
     np.testing.assert_array_equal(first, second)
+    assert not any(m.training for m in surrogate.modules())
+    with pytest.raises(ValueError, match=r"training mode.*call eval\(\)"):
+        surrogate.train().predict(points, inputs, lead=0.3)
     assert surrogate.training
+
+
+def test_threads_share_a_surrogate() -> None:
+    surrogate, cases = fitted(), [case() for _ in range(8)]
+    alone = [surrogate.predict(*c, lead=0.3) for c in cases]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda c: surrogate.predict(*c, lead=0.3), cases))
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)
