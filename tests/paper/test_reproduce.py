@@ -29,7 +29,7 @@ from ikno.paper import (
 from ikno.paper.report import number, ranks
 from ikno.paper.results import load_result
 from ikno.runs import Run
-from ikno.training import Stopped
+from ikno.training import Report, Stopped
 
 TABLE = """
 title = "Two models"
@@ -96,7 +96,7 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert result["error"] == evaluation["best"]["value"] == result["metrics"][result["metric"]]
 
     said: list[str] = []
-    monkeypatch.setattr("ikno.paper.results.make", None)  # nothing may be made again
+    monkeypatch.setattr("ikno.paper.results.Wanted.make", None)  # nothing may be made again
     assert reproduce([table], SMOKE, place, say=said.append) == 0
     assert said == ["4 trainings, 4 of them done before"]
     filled = fill(table, SMOKE, place.out)
@@ -132,8 +132,8 @@ def test_only_chosen_cells_are_made_and_missing_ones_are_left_open(table: Table,
 
 
 def test_an_interrupted_table_goes_on(table: Table, place: Place, tmp_path: Path) -> None:
-    def stop(shown: Any) -> None:
-        if shown.number == 2 and shown.report.step == 1:
+    def stop(name: str, report: Report) -> None:
+        if name.startswith("2/4 ") and report.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Stopped):
