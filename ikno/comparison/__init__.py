@@ -4,7 +4,7 @@ from ikno.comparison.cells import Cell, Say, Schedule, Show, alone, digest_of, w
 from ikno.comparison.compare import Budget, Plan, compare
 from ikno.comparison.costs import FREE, Cost, measure_costs
 from ikno.comparison.efficiency import KINDS, Shape, costs_of, measure_efficiency
-from ikno.comparison.table import LEFT, caption, cells_of, markdown, markdown_table
+from ikno.comparison.table import LEFT, caption, cells_of, count, markdown, markdown_table, seconds
 
 __all__ = [
     "FREE",
@@ -23,10 +23,12 @@ __all__ = [
     "cells_of",
     "compare",
     "costs_of",
+    "count",
     "digest_of",
     "markdown",
     "markdown_table",
     "measure_costs",
     "measure_efficiency",
+    "seconds",
     "with_train",
 ]

@@ -105,13 +105,11 @@ def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule)
     def attempt(config: Config) -> Cell | None:
         return schedule.attempt(f"{row.label}, seed {config.seed}", Cell.of(config, problem, out).make)
 
-    config = _with_budget(row, plan.budget)
-    if plan.rates:
-        tried = {rate: math.inf for rate in plan.rates}
-        for rate in plan.rates if len(plan.rates) > 1 else ():
-            cell = attempt(_short(config, rate))
-            tried[rate] = math.inf if cell is None else cell.validation
-        config = with_train(config, learning_rate=min(tried, key=lambda rate: tried[rate]))
+    config, rates = _with_budget(row, plan.budget), plan.rates
+    if rates:
+        tried = {rate: attempt(_short(config, rate)) if len(rates) > 1 else None for rate in rates}
+        errors = {rate: math.inf if cell is None else cell.validation for rate, cell in tried.items()}
+        config = with_train(config, learning_rate=min(errors, key=lambda rate: errors[rate]))
     if not schedule.busy:  # without its trial the best rate is not known
         made = [attempt(config.model_copy(update={"seed": seed})) for seed in plan.seeds]
         row.cells = [cell for cell in made if cell is not None]

@@ -80,9 +80,8 @@ def caption(result: dict[str, Any]) -> str:
     points = f", {result['points']:,} points" if result["points"] else ""
     return (
         f"{result['benchmark']}: {samples['train']} training, {samples['validation']} validation and {samples['test']} "
-        f"test samples{points}; budget {result['budget']}, {len(result['seeds'])} seed"
-        f"{'s' if len(result['seeds']) > 1 else ''}, {result['machine']['threads']} thread"
-        f"{'s' if result['machine']['threads'] > 1 else ''}"
+        f"test samples{points}; budget {result['budget']}, {count(len(result['seeds']), 'seed')}, "
+        f"{count(result['machine']['threads'], 'thread')}"
     )
 
 
@@ -120,9 +119,17 @@ def _text(row: dict[str, Any], key: str, form: str, metric: Metric | None) -> st
         return "-"
     if form == "metric" and metric is not None:
         return metric.text(value, row["std"])
-    if form == "seconds":
-        form = ".1f" if value < 10 else ",.0f"
-    return format(value, form)
+    return seconds(value) if form == "seconds" else format(value, form)
+
+
+def seconds(value: float) -> str:
+    """Return a time, with one digit after the point if it is short."""
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def count(value: int, word: str) -> str:
+    """Return a number of things."""
+    return f"{value:,} {word}{'s' * (value != 1)}"
 
 
 def _finite(value: float) -> float | None:
