@@ -6,7 +6,6 @@ there is not made again. No test error is looked at.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from ikno.comparison import Cell, Schedule, alone, markdown_table, with_train
 from ikno.config import Config, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.runs import write_atomic
-from ikno.training import Report, complete
+from ikno.training import complete
 
 USUAL = ("poisson-gauss", "elasticity", "wave-layer", "holed-poisson", "pointnetcfd", "poisson-c-sines", "naca0012")
 CHOICES: dict[str, dict[str, Any]] = {
@@ -84,25 +83,6 @@ def configs_of(name: str, choices: list[str], folder: Path, real: Path) -> tuple
     return {c: complete(make_config(file, {**settings, **CHOICES[c]}), problem) for c in choices}, problem
 
 
-def tried(
-    name: str,
-    choice: str,
-    config: Config,
-    problem: Problem,
-    seconds: float,
-    seed: int,
-    cost: float,
-    folder: Path,
-    report: Callable[[Report], None],
-) -> Tried:
-    """Return what a choice reaches in the steps that fit into the budget."""
-    steps = max(int(1e3 * seconds / cost), 1)
-    given = with_train(config, steps=steps, epochs=None).model_copy(update={"seed": seed})
-    found = Cell.of(given, problem, folder).make(report)
-    key = digest_within(config, problem.digest(), seconds)
-    return Tried(name, choice, seconds, seed, key, steps, cost, found.validation)
-
-
 def kept_results(file: Path) -> list[Tried]:
     """Return all results of the file."""
     return [Tried(**t) for t in json.loads(file.read_text())] if file.exists() else []
@@ -144,19 +124,22 @@ def main() -> None:
         costs = milliseconds_of(configs, problem, COSTS, lambda: yardstick(args.out))
         jobs = [(s, seed, c) for s in args.seconds for seed in range(args.seeds) for c in configs]
         for seconds, seed, choice in schedule.turns(jobs):
-            config, results = configs[choice], kept_results(file)
-            if (digest_within(config, problem.digest(), seconds), seed) in {(t.key, t.seed) for t in results}:
+            config, cost = configs[choice], costs[choice]
+            key = digest_within(config, problem.digest(), seconds)
+            if (key, seed) in {(t.key, t.seed) for t in kept_results(file)}:
                 continue
-            runs = args.out / "search" / name
-            make = partial(tried, name, choice, config, problem, seconds, seed, costs[choice], runs)
-            found = schedule.attempt(f"{name}, {choice}, {seconds:g} s, seed {seed}", make)
-            if found is None:
+            steps = max(int(1e3 * seconds / cost), 1)
+            given = with_train(config, steps=steps, epochs=None).model_copy(update={"seed": seed})
+            label = f"{name}, {choice}, {seconds:g} s, seed {seed}"
+            cell = schedule.attempt(label, Cell.of(given, problem, args.out / "search" / name).make)
+            if cell is None:
                 continue
+            found = Tried(name, choice, seconds, seed, key, steps, cost, cell.validation)
             place = (name, choice, seconds, seed)
             with alone(args.out / "search.lock"):
                 others = [t for t in kept_results(file) if (t.set, t.choice, t.seconds, t.seed) != place]
                 write_atomic(file, (json.dumps([asdict(t) for t in [*others, found]], indent=1) + "\n").encode())
-            print(f"{name}, {choice}, {seconds:g} s, seed {seed}: {100 * found.validation:.2f} %", flush=True)
+            print(f"{label}: {100 * found.validation:.2f} %", flush=True)
     (PAGES / "search.md").write_text(page(kept_results(file)))
 
 
