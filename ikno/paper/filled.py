@@ -8,7 +8,7 @@ from typing import Any
 
 from ikno.errors import UserError
 from ikno.metrics import IN_CARDS, find_metric, mean_and_std
-from ikno.paper.results import costs_file, load_result, wanted
+from ikno.paper.results import costs_file, load_result, result_of, wanted
 from ikno.paper.scales import Scale
 from ikno.paper.tables import Claim, Column, Entry, Table, entries
 
@@ -58,7 +58,7 @@ def _results(entry: Entry, scale: Scale, out: Path, released: Path | None) -> li
         jobs = wanted(entry, scale, released)
     except UserError:  # no data for this set
         return []
-    return [r for job in jobs if (r := job.result(out)) is not None]
+    return [r for job in jobs if (r := result_of(job, out)) is not None]
 
 
 def _cell(entry: Entry, found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 
 from ikno.comparison import Cell, Say, Schedule, Shape, Show, alone, measure_efficiency
-from ikno.config import Config
 from ikno.data.generate import Job, generate
 from ikno.data.library import file_name
 from ikno.data.problem import open_problem
 from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.evaluation import as_json
-from ikno.paper.scales import Scale, Source, as_published, config_of, fingerprint, key_of, searched, source_of
+from ikno.paper.scales import Scale, Source, Wanted, fingerprint, source_of
 from ikno.paper.tables import Entry, Table, entries
 from ikno.runs import Run, write_atomic
 from ikno.training import Report
+from ikno.training.modes import PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -39,74 +39,6 @@ class Place:
     device: str = "cpu"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """One training that tables need, known before its data is made; it becomes a cell."""
-
-    scale: Scale
-    source: Source
-    settings: dict[str, Any]
-    seed: int
-
-    @property
-    def label(self) -> str:
-        """The names of set and model, and the seed."""
-        return f"{self.source.card.name}, {self.settings.get('model', 'ikno-tp')}, seed {self.seed}"
-
-    @property
-    def file(self) -> str:
-        """The name of its result, for people and by all that decides it."""
-        name, key = self.source.card.name, key_of(self.config(self.source.card.name), self.scale, self.source)
-        return f"{name}-{self.settings.get('model', 'ikno-tp')}-seed{self.seed}-{key[:12]}.json"
-
-    def config(self, name: str, device: str = "cpu") -> Config:
-        """Return its config; ``name`` is the file of the data."""
-        return config_of(self.source.card, self.scale, {**self.settings, "device": device}, self.seed, name)
-
-    def result(self, out: Path) -> dict[str, Any] | None:
-        """Return the stored result, None if there is none or it is of another version of its data file."""
-        found, size = load_result(out, self.file), self.source.size
-        return None if found is None or (size is not None and found["source"]["bytes"] != size) else found
-
-    def make(self, place: Place, say: Say, report: Callable[[Report], None]) -> None:
-        """Store the result: all that is known of the training as plain values."""
-        config = as_published(self.config(data_name(self.source, place.work, say), place.device), self.source.card)
-        problem = open_problem(config.data, config.seed)
-        cell = Cell.of(config, problem, place.work / "runs" / self.source.card.name, searched(config, self.scale))
-        speed: list[float] = []
-
-        def noted(found: Report) -> None:
-            speed.append(found.seconds_per_step)
-            report(found)
-
-        found = cell.make(noted).evaluation
-        best, metric = found["best"]["strategy"], found["main_metric"]
-        result = {
-            "set": found["benchmark"],
-            "scale": self.scale.name,
-            "settings": self.settings,
-            "seed": self.seed,
-            "source": {**self.source.described(), "bytes": self.source.size},
-            "label": found["label"],
-            "metric": metric,
-            "error": cell.error,
-            "validation": cell.validation,
-            "strategy": best,
-            "metrics": found["metrics"][best],
-            "rollouts": {s: m[metric] for s, m in found["metrics"].items()},
-            "guesses": {name: m[metric] for name, m in found["baselines"].items()},
-            "parameters": found["parameters"],
-            "samples": [len(s) for s in (problem.train, problem.validation, problem.test)],
-            "points": found["points"],
-            "epochs": cell.run.config.train.epochs,
-            "steps": cell.steps,
-            "seconds": cell.steps * fmean(speed) if speed else None,
-            "run": str(cell.run.path.relative_to(place.work)),
-            "machine": _machine(config.device),
-        }
-        _store(place.out, self.file, as_json(result))
-
-
 def wanted(entry: Entry, scale: Scale, released: Path | None) -> list[Wanted]:
     """Return the trainings of a cell, one for each seed; raise a UserError if there is no data for them."""
     if entry.set is None:
@@ -114,6 +46,12 @@ def wanted(entry: Entry, scale: Scale, released: Path | None) -> list[Wanted]:
     source = source_of(entry.set, scale, released)
     seeds = min(entry.table.seeds or scale.seeds, scale.most_seeds)
     return [Wanted(scale, source, entry.settings, seed) for seed in range(seeds)]
+
+
+def result_of(one: Wanted, out: Path) -> dict[str, Any] | None:
+    """Return the stored result, None if there is none or it is of another version of its data file."""
+    found, size = load_result(out, one.file), one.source.size
+    return None if found is None or (size is not None and found["source"]["bytes"] != size) else found
 
 
 def load_result(out: Path, file: str) -> dict[str, Any] | None:
@@ -154,13 +92,55 @@ def reproduce(
             without[str(error)] += 1
     for reason, count in without.items():
         say(f"{reason} ({count} cells)")
-    left = [one for one in jobs.values() if one.result(place.out) is None]
+    left = [one for one in jobs.values() if result_of(one, place.out) is None]
     say(f"{len(jobs)} trainings, {len(jobs) - len(left)} of them done before")
     schedule = Schedule(len(left), show, say)
     for one in schedule.turns(left):
-        if one.result(place.out) is None:  # else another process was quicker
-            schedule.attempt(one.label, partial(one.make, place, say))
-    return without.total() + sum(one.result(place.out) is None for one in left)
+        if result_of(one, place.out) is None:  # else another process was quicker
+            schedule.attempt(one.label, partial(make, one, place, say))
+    return without.total() + sum(result_of(one, place.out) is None for one in left)
+
+
+def make(one: Wanted, place: Place, say: Say, report: Callable[[Report], None]) -> None:
+    """Store the result: all that is known of the training as plain values."""
+    config, card = one.config(data_name(one.source, place.work, say), place.device), one.source.card
+    if not card.steady and config.surrogate.mode is None:
+        published = config.surrogate.model_copy(update={"mode": PUBLISHED})
+        config = config.model_copy(update={"surrogate": published})
+    problem = open_problem(config.data, config.seed)
+    cell = Cell.of(config, problem, place.work / "runs" / card.name, one.searched(config))
+    speed: list[float] = []
+
+    def noted(found: Report) -> None:
+        speed.append(found.seconds_per_step)
+        report(found)
+
+    found = cell.make(noted).evaluation
+    best, metric = found["best"]["strategy"], found["main_metric"]
+    result = {
+        "set": found["benchmark"],
+        "scale": one.scale.name,
+        "settings": one.settings,
+        "seed": one.seed,
+        "source": {**one.source.described(), "bytes": one.source.size},
+        "label": found["label"],
+        "metric": metric,
+        "error": cell.error,
+        "validation": cell.validation,
+        "strategy": best,
+        "metrics": found["metrics"][best],
+        "rollouts": {s: m[metric] for s, m in found["metrics"].items()},
+        "guesses": {name: m[metric] for name, m in found["baselines"].items()},
+        "parameters": found["parameters"],
+        "samples": [len(s) for s in (problem.train, problem.validation, problem.test)],
+        "points": found["points"],
+        "epochs": cell.run.config.train.epochs,
+        "steps": cell.steps,
+        "seconds": cell.steps * fmean(speed) if speed else None,
+        "run": str(cell.run.path.relative_to(place.work)),
+        "machine": _machine(config.device),
+    }
+    _store(place.out, one.file, as_json(result))
 
 
 def data_name(source: Source, work: Path, say: Say = lambda text: None) -> str:

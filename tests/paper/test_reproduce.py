@@ -97,7 +97,7 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert result["error"] == evaluation["best"]["value"] == result["metrics"][result["metric"]]
 
     said: list[str] = []
-    monkeypatch.setattr("ikno.paper.results.Wanted.make", None)  # nothing may be made again
+    monkeypatch.setattr("ikno.paper.results.make", None)  # nothing may be made again
     assert reproduce([table], SMOKE, place, say=said.append) == 0
     assert said == ["4 trainings, 4 of them done before"]
     filled = fill(table, SMOKE, place.out)
