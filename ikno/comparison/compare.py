@@ -101,33 +101,37 @@ def compare(
 
 def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule) -> None:
     """Make the cells of a row: a short training with each rate, then all of it with the best rate and each seed."""
+    data = problem.digest()
 
     def attempt(config: Config) -> Cell | None:
-        return schedule.attempt(f"{row.label}, seed {config.seed}", Cell.of(config, problem, out).make)
+        return schedule.attempt(f"{row.label}, seed {config.seed}", Cell(config, data, out).make)
 
-    config, rates = _with_budget(row, plan.budget), plan.rates
-    if rates:
-        tried = {rate: attempt(_short(config, rate)) if len(rates) > 1 else None for rate in rates}
-        errors = {rate: math.inf if cell is None else cell.validation for rate, cell in tried.items()}
+    config, errors = _with_budget(row, plan.budget, problem), dict.fromkeys(plan.rates, math.inf)
+    if len(errors) > 1:
+        short = _short(config, problem)
+        for rate in errors:
+            cell = attempt(with_train(short, learning_rate=rate))
+            errors[rate] = math.inf if cell is None else cell.validation
+    if errors:
         config = with_train(config, learning_rate=min(errors, key=lambda rate: errors[rate]))
     if not schedule.busy:  # without its trial the best rate is not known
         made = [attempt(config.model_copy(update={"seed": seed})) for seed in plan.seeds]
         row.cells = [cell for cell in made if cell is not None]
 
 
-def _with_budget(row: Row, budget: Budget) -> Config:
+def _with_budget(row: Row, budget: Budget, problem: Problem) -> Config:
     if budget.seconds is None:
         return row.config if budget.epochs is None else with_train(row.config, epochs=budget.epochs, steps=None)
     assert row.cost is not None
     counted = row.cost.counted(row.config.device, torch.get_num_threads())
-    return with_train(row.config, steps=max(int(budget.seconds / counted), 1))
+    return complete(with_train(row.config, steps=max(int(budget.seconds / counted), 1)), problem)
 
 
-def _short(config: Config, rate: float) -> Config:
-    """Return the config of a trial: with this rate, for a share of the training."""
+def _short(config: Config, problem: Problem) -> Config:
+    """Return the config of a trial: a share of the training."""
     length = "epochs" if config.train.steps is None else "steps"
     share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
-    return with_train(config, **{length: share}, learning_rate=rate)
+    return complete(with_train(config, **{length: share}), problem)
 
 
 def _rows(plan: Plan, say: Say) -> tuple[list[Row], Problem]:
