@@ -15,7 +15,7 @@ import pytest
 from ikno.comparison import Budget, Cell, Cost, Plan, Schedule, cells_of, compare, markdown
 from ikno.comparison import cells as cells_module
 from ikno.comparison import costs as costs_module
-from ikno.config import make_config
+from ikno.config import Config, make_config
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.runs import BusyError, Run, load
@@ -242,6 +242,24 @@ def test_cells_that_another_process_gives_up_are_made_in_the_end(
     assert set(runs) == {"ikno-tp", "fno-dse"}
     assert all(row["error"] is not None for row in result["rows"])
     assert all(1 <= int(number) <= int(count) for number, count in numbers)
+
+
+def test_a_training_that_another_process_begins_at_the_same_time_is_its_own(
+    card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no run; one of them makes it first. The other must not take that for a failure."""
+    said: list[str] = []
+
+    def too_late(config: Config, path: Path, **more: Any) -> Run:
+        if not more["resume"]:
+            train(config, path)
+        return train(config, path, **more)
+
+    monkeypatch.setattr(cells_module, "train", too_late)
+    result, _ = compare(plan(card, models=("ikno-tp",)), tmp_path / "out", say=said.append)
+    assert said[-1] == "ikno-tp, muon, seed 0: another process is training it"
+    assert result["rows"][0]["reason"] is None
+    assert result["rows"][0]["error"] is not None  # found in the second turn
 
 
 def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_path: Path) -> None:
