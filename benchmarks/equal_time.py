@@ -8,12 +8,11 @@ Results and costs are kept in docs/results by all that decides them: what is the
 processes can share the work. The real sets are files of others, in --real.
 """
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from typing import Any
 import torch
 
 from benchmarks import measure
-from ikno.comparison import Cell, digest_of, markdown_table, measured
+from ikno.comparison import FREE, Cell, Schedule, alone, digest_of, markdown_table, with_train
 from ikno.config import Config, make_config
 from ikno.cost import Call, interleaved
 from ikno.data.generate import Job, generate
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.runs import BusyError, write_atomic
+from ikno.runs import write_atomic
 from ikno.training import complete, prepare_step
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
@@ -119,17 +118,16 @@ def configs_of(name: str, models: list[str], folder: Path, real: Path) -> tuple[
 def yardstick(folder: Path) -> Call:
     """Return the step that takes ``YARDSTICK`` ms on the machine whose seconds all budgets count."""
     configs, problem = configs_of("poisson-gauss", ["fno-dse"], folder, folder)
-    return prepare_step(_trained(configs["fno-dse"], optimizer="muon"), problem)
+    return prepare_step(with_train(configs["fno-dse"], optimizer="muon"), problem)
 
 
 def milliseconds_of(
     wanted: dict[str, Config], problem: Problem, file: Path, make_yardstick: Callable[[], Call]
 ) -> dict[str, float]:
     """Return the processor time of a step with each config, timed in turns with the yardstick and kept in the file."""
-    with locked(file):
+    with alone(file.with_suffix(".lock")):
         kept: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-        free = ("train.learning_rate", "train.epochs", "train.steps", "seed")
-        digests = {label: digest_of(given, problem.digest(), free)[:12] for label, given in wanted.items()}
+        digests = {label: digest_of(given, problem.digest(), FREE)[:12] for label, given in wanted.items()}
         keys = {label: f"{problem.card.name} {label} {digest}" for label, digest in digests.items()}
         missing = {label: given for label, given in wanted.items() if keys[label] not in kept}
         if missing:
@@ -142,43 +140,49 @@ def milliseconds_of(
 
 
 def result_of(
-    name: str, model: str, config: Config, problem: Problem, seconds: float, costs: dict[str, float], folder: Path
-) -> Result:
-    """Return a system trained with all pairs of optimizer and rate for a part of the time, with the best for all."""
-    data = problem.digest()
+    schedule: Schedule,
+    name: str,
+    model: str,
+    config: Config,
+    problem: Problem,
+    seconds: float,
+    costs: dict[str, float],
+    folder: Path,
+) -> Result | None:
+    """Return a system trained with all pairs of optimizer and rate for a part of the time, with the best for all.
+
+    None if another process is at one of its trainings, or the last ones fail.
+    """
 
     def cell(optimizer: str, rate: float, span: float, seed: int) -> Cell:
         steps = max(int(span / costs[f"{model} {optimizer}"] * 1e3), 1)
-        given = _trained(config, optimizer=optimizer, learning_rate=rate, steps=steps, epochs=None)
-        return Cell(complete(given.model_copy(update={"seed": seed}), problem), data, folder)
+        given = with_train(config, optimizer=optimizer, learning_rate=rate, steps=steps, epochs=None)
+        return Cell.of(given.model_copy(update={"seed": seed}), problem, folder)
 
     tried = {}
     trial = min(TRIAL * seconds, LONGEST_TRIAL)
-    for optimizer in OPTIMIZERS:
-        for rate in RATES:
-            try:
-                tried[optimizer, rate] = measured(cell(optimizer, rate, trial, 0)).validation
-            except BusyError:
-                raise
-            except UserError as error:  # diverged
-                print(f"{name}, {model}, {optimizer} {rate:g}: {error}", flush=True)
+    for optimizer, rate in product(OPTIMIZERS, RATES):
+        made = schedule.attempt(f"{name}, {model}, {optimizer} {rate:g}", cell(optimizer, rate, trial, 0).make)
+        if made is not None:
+            tried[optimizer, rate] = made.validation
+    if schedule.busy:
+        return None
     if not tried:
         raise UserError(f"{name}, {model}: no pair of optimizer and rate can be trained")
     optimizer, rate = min(tried, key=lambda pair: tried[pair])
-    cells = [cell(optimizer, rate, seconds, seed) for seed in SEEDS]
-    found = [measured(c) for c in cells]
-    steps = cells[0].config.train.steps
+    label = f"{name}, {model}, {seconds:g} s"
+    made = [schedule.attempt(label, cell(optimizer, rate, seconds, seed).make) for seed in SEEDS]
+    found = [c for c in made if c is not None]
+    if len(found) < len(SEEDS):
+        return None
+    steps = found[0].config.train.steps
     assert steps is not None
-    size = sum(p.numel() for p in found[0].run.surrogate().model.parameters())
-    errors = [m.validation for m in found], [m.error for m in found]
+    size = found[0].evaluation["parameters"]
+    errors = [c.validation for c in found], [c.error for c in found]
     mode = str(config.surrogate.mode)
     cost = costs[f"{model} {optimizer}"]
-    key = key_of(config, data, seconds)
+    key = key_of(config, problem.digest(), seconds)
     return Result(name, model, seconds, key, optimizer, rate, mode, steps, size, cost, *errors)
-
-
-def _trained(config: Config, **train: Any) -> Config:
-    return config.model_copy(update={"train": config.train.model_copy(update=train)})
 
 
 def key_of(config: Config, data: str, seconds: float) -> str:
@@ -192,15 +196,6 @@ def digest_within(config: Config, data: str, seconds: float, chosen: tuple[str, 
     return hashlib.sha256(f"{digest} {seconds}".encode()).hexdigest()[:12]
 
 
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Hold a lock beside the file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def kept_results(file: Path) -> list[Result]:
     """Return all results of the file."""
     return [Result(**r) for r in json.loads(file.read_text())] if file.exists() else []
@@ -208,7 +203,7 @@ def kept_results(file: Path) -> list[Result]:
 
 def keep(file: Path, result: Result, lock: Path) -> None:
     """Add a result to the file, in place of an older one for the same system, set and budget."""
-    with locked(lock):
+    with alone(lock):
         others = [
             r for r in kept_results(file) if (r.set, r.model, r.seconds) != (result.set, result.model, result.seconds)
         ]
@@ -280,27 +275,25 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    busy = []
+    schedule = Schedule(say=partial(print, flush=True))
     for name in args.sets:
         configs, problem = configs_of(name, args.models, args.out, args.real)
-        wanted = {f"{m} {o}": _trained(c, optimizer=o) for m, c in configs.items() for o in OPTIMIZERS}
+        wanted = {f"{m} {o}": with_train(c, optimizer=o) for m, c in configs.items() for o in OPTIMIZERS}
         costs = milliseconds_of(wanted, problem, COSTS, lambda: yardstick(args.out))
         if args.costs:
             continue
-        for seconds, (model, config) in product(args.seconds, configs.items()):
-            label = f"{name}, {model}, {seconds:g} s"
+        jobs = [(s, m, c) for s in args.seconds for m, c in configs.items()]
+        for seconds, model, config in schedule.turns(jobs):
             if key_of(config, problem.digest(), seconds) in {r.key for r in kept_results(args.results)}:
                 continue
-            try:
-                result = result_of(name, model, config, problem, seconds, costs, args.out / "runs" / name)
-            except BusyError:
-                busy.append(label)
+            runs = args.out / "runs" / name
+            result = result_of(schedule, name, model, config, problem, seconds, costs, runs)
+            if result is None:
                 continue
-            keep(args.results, result, args.out / "results")
+            keep(args.results, result, args.out / "results.lock")
             validation = sum(result.validation) / len(result.validation)
-            print(f"{label}: {result.optimizer} {result.rate:g}, validation {validation:.4f}", flush=True)
-    for label in busy:
-        print(f"{label}: another process is at it; start again when it is done")
+            choice = f"{result.optimizer} {result.rate:g}"
+            print(f"{name}, {model}, {seconds:g} s: {choice}, validation {validation:.4f}", flush=True)
     if args.results == PAGES / "equal-time.json":
         (PAGES / "equal-time.md").write_text(page(kept_results(args.results)))
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks import measure
-from ikno.comparison import Cell, measure_costs, measured
+from ikno.comparison import Cell, measure_costs
 from ikno.config import make_config
 from ikno.data.catalog import find_card
 from ikno.data.generate import Job, generate
@@ -70,12 +70,12 @@ def row(out: Path, file: str, name: str, model: str, seconds: float) -> dict[str
     given = {"data.split": SPLIT, "model": model, "surrogate.mode": "direct"}
     problem = open_problem(make_config(file, given).data, 0)
     first = complete(make_config(file, given), problem)
-    cost = measure_costs({model: first}, problem, out / "costs.json")[model]
+    cost = measure_costs({model: first}, problem, out / "costs.json")[0][model]
     given["train.steps"] = max(int(seconds / cost.counted("cpu", torch.get_num_threads())), 1)
     errors = {}
     for mode in MODES:
-        config = complete(make_config(file, {**given, "surrogate.mode": mode}), problem)
-        errors[mode] = measured(Cell(config, problem.digest(), out / name)).validation
+        config = make_config(file, {**given, "surrogate.mode": mode})
+        errors[mode] = Cell.of(config, problem, out / name).make().validation
     sizes = measure_sizes(problem)
     return {
         "set": name,

@@ -7,14 +7,15 @@ there is not made again. No test error is looked at.
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import measure
-from benchmarks.equal_time import COSTS, PAGES, SETS, digest_within, locked, milliseconds_of, problem_of, yardstick
-from ikno.comparison import Cell, markdown_table, measured
+from benchmarks.equal_time import COSTS, PAGES, SETS, digest_within, milliseconds_of, problem_of, yardstick
+from ikno.comparison import Cell, Schedule, alone, markdown_table, with_train
 from ikno.config import Config, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.runs import write_atomic
@@ -82,17 +83,6 @@ def configs_of(name: str, choices: list[str], folder: Path, real: Path) -> tuple
     return {c: complete(make_config(file, {**settings, **CHOICES[c]}), problem) for c in choices}, problem
 
 
-def tried(
-    name: str, choice: str, config: Config, problem: Problem, seconds: float, seed: int, cost: float, folder: Path
-) -> Tried:
-    """Return what a choice reaches in the steps that fit into the budget."""
-    train = config.train.model_copy(update={"steps": max(int(1e3 * seconds / cost), 1), "epochs": None})
-    given = complete(config.model_copy(update={"train": train, "seed": seed}), problem)
-    found = measured(Cell(given, problem.digest(), folder))
-    key = digest_within(config, problem.digest(), seconds)
-    return Tried(name, choice, seconds, seed, key, given.train.steps or 0, cost, found.validation)
-
-
 def kept_results(file: Path) -> list[Tried]:
     """Return all results of the file."""
     return [Tried(**t) for t in json.loads(file.read_text())] if file.exists() else []
@@ -128,21 +118,28 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     file = PAGES / "search.json"
+    schedule = Schedule(say=partial(print, flush=True))
     for name in args.sets:
         configs, problem = configs_of(name, args.choices, args.out, args.real)
         costs = milliseconds_of(configs, problem, COSTS, lambda: yardstick(args.out))
         jobs = [(s, seed, c) for s in args.seconds for seed in range(args.seeds) for c in configs]
-        for seconds, seed, choice in jobs:
-            config, results = configs[choice], kept_results(file)
-            if (digest_within(config, problem.digest(), seconds), seed) in {(t.key, t.seed) for t in results}:
+        for seconds, seed, choice in schedule.turns(jobs):
+            config, cost = configs[choice], costs[choice]
+            key = digest_within(config, problem.digest(), seconds)
+            if (key, seed) in {(t.key, t.seed) for t in kept_results(file)}:
                 continue
-            runs = args.out / "search" / name
-            found = tried(name, choice, config, problem, seconds, seed, costs[choice], runs)
+            steps = max(int(1e3 * seconds / cost), 1)
+            given = with_train(config, steps=steps, epochs=None).model_copy(update={"seed": seed})
+            label = f"{name}, {choice}, {seconds:g} s, seed {seed}"
+            cell = schedule.attempt(label, Cell.of(given, problem, args.out / "search" / name).make)
+            if cell is None:
+                continue
+            found = Tried(name, choice, seconds, seed, key, steps, cost, cell.validation)
             place = (name, choice, seconds, seed)
-            with locked(args.out / "search.json"):
+            with alone(args.out / "search.lock"):
                 others = [t for t in kept_results(file) if (t.set, t.choice, t.seconds, t.seed) != place]
                 write_atomic(file, (json.dumps([asdict(t) for t in [*others, found]], indent=1) + "\n").encode())
-            print(f"{name}, {choice}, {seconds:g} s, seed {seed}: {100 * found.validation:.2f} %", flush=True)
+            print(f"{label}: {100 * found.validation:.2f} %", flush=True)
     (PAGES / "search.md").write_text(page(kept_results(file)))
 
 

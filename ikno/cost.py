@@ -17,6 +17,17 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
+class Step:
+    """One step of training as a call, and the number of parameters of its model."""
+
+    run: Call
+    parameters: int
+
+    def __call__(self) -> None:
+        self.run()
+
+
+@dataclass(frozen=True)
 class Seconds:
     """Median times of a call: on the clock, and of the processor summed over threads."""
 

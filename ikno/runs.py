@@ -37,7 +37,7 @@ CHECKPOINTS = ("best", "last")
 
 
 class BusyError(UserError):
-    """Another process holds the run."""
+    """The folder is taken: another process holds the run, or has made one there meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Run:
 def check_free(path: Path) -> None:
     """Raise if a directory holds a run already."""
     if (path / "run.json").exists():
-        raise UserError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
+        raise BusyError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ def compare(
         result, runs = run(
             plan,
             folder,
-            lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+            lambda name, report: show(f"{name}: ", report),
             lambda text: print(text, file=sys.stderr),
         )
     (folder / "table.md").write_text(markdown(result))

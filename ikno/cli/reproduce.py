@@ -62,7 +62,7 @@ def reproduce(
                 scale,
                 place,
                 patterns,
-                lambda s: show(f"{s.number}/{s.count} {s.label}: ", s.report),
+                lambda name, report: show(f"{name}: ", report),
                 lambda text: print(text, file=sys.stderr),
             )
     shown = _with_earlier(chosen, folder)

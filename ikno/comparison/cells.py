@@ -1,25 +1,44 @@
-"""Cells: one config, trained and evaluated once, found again by what decides its result."""
+"""Cells: the trainings of a table, each made once and found again by what decides its result; and their schedule."""
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ikno.config import MOVABLE, Config, flattened
+from ikno.data.problem import Problem
+from ikno.errors import UserError
 from ikno.evaluation import evaluate, load_evaluation, save_evaluation
-from ikno.runs import Run
-from ikno.training import Report, train
+from ikno.runs import BusyError, Run
+from ikno.training import Report, complete, search, train
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+Show = Callable[[str, Report], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
-    """A complete config, the data it is for (a digest), and the folder that holds all cells."""
+    """One training of a table: a complete config, a digest of the data, and the folder that holds all cells.
+
+    ``search``: the scales of the kernels are searched for. ``make`` gives it its run and its evaluation.
+    """
 
     config: Config
     data: str
     folder: Path
+    search: bool = False
+    run: Run = field(init=False, repr=False, compare=False)
+    evaluation: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, config: Config, problem: Problem, folder: Path, search: bool = False) -> "Cell":
+        """Return the cell of a config on a problem; what the config leaves open is filled in."""
+        return cls(complete(config, problem), problem.digest(), folder, search)
 
     @property
     def path(self) -> Path:
@@ -29,13 +48,21 @@ class Cell:
         how = f"{train.optimizer}-{train.learning_rate:g}-{length}-seed{config.seed}"
         return self.folder / f"{config.model['name']}-{how}-{digest_of(config, self.data)[:8]}"
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A finished cell: its run and its evaluation."""
-
-    run: Run
-    evaluation: dict[str, Any]
+    def make(self, report: Callable[[Report], None] = lambda report: None) -> "Cell":
+        """Train and evaluate; what is there already is not done again, what was begun goes on. Return the cell."""
+        if self.search:
+            self.run = search(self.config, self.path, report=lambda factor, found: report(found)).run
+        else:
+            begun = (self.path / "run.json").exists()
+            if not begun or load_evaluation(Run.open(self.path)) is None:
+                train(self.config, self.path, resume=begun, report=report)
+            self.run = Run.open(self.path)
+        found = load_evaluation(self.run)
+        if found is None:
+            found = evaluate(self.run)
+            save_evaluation(self.run, found)
+        self.evaluation = found
+        return self
 
     @property
     def error(self) -> float:
@@ -61,21 +88,66 @@ class Measured:
         return next((step for step, found in self.validations() if found <= error), None)
 
 
-def measured(cell: Cell, report: Callable[[Report], None] = lambda report: None) -> Measured:
-    """Return the cell trained and evaluated; what is there already is not done again, what was begun goes on."""
-    begun = (cell.path / "run.json").exists()
-    if begun and (found := load_evaluation(run := Run.open(cell.path))) is not None:
-        return Measured(run, found)
-    return evaluated(train(cell.config, cell.path, resume=begun, report=report))
+class Schedule:
+    """Makes trainings one after another: one that another process makes is left to it, one that fails is reported.
+
+    Arguments: ``count`` is the largest possible number of trainings, 0 if nobody asks. ``show`` receives the name of a
+    training and its reports, ``say`` one line on each training that is not made.
+    ``busy`` and ``reason`` tell whether another process is at the present job, and why one of its trainings failed.
+    """
+
+    def __init__(self, count: int = 0, show: Show = lambda name, report: None, say: Say = lambda text: None) -> None:
+        self.count, self.show, self.say = count, show, say
+        self.number, self.busy = 0, False
+        self.reason: str | None = None
+
+    def turns(self, jobs: Sequence[T], each: int = 1) -> Iterator[T]:
+        """Yield every job, and at the end once more those that met another process; each has so many trainings.
+
+        Two processes that meet in a job, each at a training that the other needs, would both leave it otherwise.
+        """
+        left = list(enumerate(jobs))
+        for _ in range(2):
+            turn, left = left, []
+            for i, job in turn:
+                self.number, self.busy, self.reason = i * each, False, None
+                yield job
+                if self.busy:
+                    left.append((i, job))
+
+    def attempt(self, label: str, make: Callable[[Callable[[Report], None]], T]) -> T | None:
+        """Return what ``make`` returns when it is called with a receiver of reports, None if it cannot be made now."""
+        self.number += 1
+        name = f"{self.number}/{self.count} {label}"
+        try:
+            return make(lambda report: self.show(name, report))
+        except BusyError:
+            self.busy = True
+            self.say(f"{label}: another process is training it")
+        except UserError as error:  # diverged, say; the others go on
+            self.reason = self.reason or str(error)
+            self.say(f"{label}: {error}")
+        return None
 
 
-def evaluated(run: Run) -> Measured:
-    """Return a trained run with its evaluation, which is made and kept if it is not there yet."""
-    found = load_evaluation(run)
-    if found is None:
-        found = evaluate(run)
-        save_evaluation(run, found)
-    return Measured(run, found)
+@contextmanager
+def alone(lock: Path, option: str = "--out") -> Iterator[None]:
+    """Hold a lock file, after waiting until no other process does; its folder is made, ``option`` chooses that."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError as error:
+        raise UserError(
+            f"{lock.parent}: cannot be used as a folder ({error.strerror}); choose another ({option})"
+        ) from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def with_train(config: Config, **settings: Any) -> Config:
+    """Return the config with other settings of the training."""
+    return config.model_copy(update={"train": config.train.model_copy(update=settings)})
 
 
 def digest_of(config: Config, data: str, without: Collection[str] = ()) -> str:

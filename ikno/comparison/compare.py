@@ -3,23 +3,22 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
-from ikno.comparison.cells import Cell, Measured, measured
-from ikno.comparison.costs import Cost, measure_costs
+from ikno.comparison.cells import Cell, Say, Schedule, Show, with_train
+from ikno.comparison.costs import measure_costs
+from ikno.comparison.table import Row
 from ikno.config import Config, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.metrics import mean_and_std
 from ikno.models import MODELS, find_variant
-from ikno.runs import BusyError, Run, write_atomic
-from ikno.training import Report, complete, prepare_step
+from ikno.runs import Run, write_atomic
+from ikno.training import complete
 
 TRIAL = 1 / 3  # the share of the training that each learning rate gets, before the best is trained with all of it
 
@@ -68,42 +67,11 @@ class Plan:
     target: float | None = None
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a display may show: which run it is, out of how many at most, and the report of its training."""
-
-    number: int
-    count: int
-    label: str
-    report: Report
-
-
-@dataclass
-class Row:
-    """One line of the table while it is made: a config for each model and optimizer, or why there is none."""
-
-    model: str
-    optimizer: str
-    config: Config | None
-    reason: str | None = None
-    busy: bool = False
-    cost: Cost | None = None
-    found: tuple[Measured, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.model}, {self.optimizer}"
-
-    def mean_and_std(self) -> tuple[float, float | None]:
-        """Return those of the error over the seeds."""
-        return mean_and_std([m.error for m in self.found])
-
-
 def compare(
     plan: Plan,
     out: Path,
-    show: Callable[[Shown], None] = lambda shown: None,
-    say: Callable[[str], None] = lambda text: None,
+    show: Show = lambda name, report: None,
+    say: Say = lambda text: None,
 ) -> tuple[dict[str, Any], dict[str, Run]]:
     """Return the table as plain numbers, best first, and of each model the run with the better optimizer, first seed.
 
@@ -112,60 +80,61 @@ def compare(
     ``table.json`` there.
     """
     rows, problem = _rows(plan, say)
-    able = [r for r in rows if r.config is not None]
-    found = _costs(able, problem, out, say)
+    costs, refused = measure_costs({r.label: r.config for r in rows}, problem, out / "costs.json", say)
+    for row in rows:
+        row.cost, row.reason = costs.get(row.label), refused.get(row.label)
+    able = [row for row in rows if row.cost is not None]
     each = len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0)
-    number = 0
-    # What another process is training is left to it, and looked at once more in the end: two that meet in a row, each
-    # at a trial that the other needs, would both leave it.
-    turns = [(i, row, last) for last in (False, True) for i, row in enumerate(able)]
-    for i, row, last in turns:
-        if last and not row.busy:
-            continue
-        row.busy, number = False, i * each
-        row.cost = found[row.label]
-        config = _with_budget(_config(row), plan.budget, row.cost, problem)
-
-        def make(config: Config, row: Row = row) -> Measured | None:
-            nonlocal number
-            number += 1
-            label, count = f"{row.label}, seed {config.seed}", len(able) * each
-            try:
-                return measured(Cell(config, problem.digest(), out), lambda r: show(Shown(number, count, label, r)))
-            except BusyError:
-                row.busy = True
-                say(f"{label}: another process is training it")
-            except UserError as error:  # diverged, say; the others go on
-                row.reason = row.reason or str(error)
-                say(f"{label}: {error}")
-            return None
-
-        config = _best_rate(config, plan.rates, problem, make)
-        if row.busy:  # without its trial the best rate is not known
-            continue
-        made = [make(config.model_copy(update={"seed": s})) for s in plan.seeds]
-        row.found = tuple(m for m in made if m is not None)
-    rows.sort(key=lambda row: row.mean_and_std()[0] if row.found else math.inf)
+    schedule = Schedule(len(able) * each, show, say)
+    for row in schedule.turns(able, each):
+        _make(row, plan, problem, out, schedule)
+        row.reason = row.reason or schedule.reason
+    rows.sort(key=lambda row: row.error[0])
     result = _table(plan, rows, problem)
     write_atomic(out / "table.json", json.dumps(result, indent=1).encode())
     best: dict[str, Run] = {}
     for row in rows:
-        if row.found:
-            best.setdefault(row.model, row.found[0].run)
+        if row.cells:
+            best.setdefault(row.config.model["name"], row.cells[0].run)
     return result, best
 
 
-def cost_of(plan: Plan, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Cost]:
-    """Return what a step costs each model and optimizer, without any training; ``compare`` uses the same numbers."""
-    rows, problem = _rows(plan, say)
-    return _costs([r for r in rows if r.config is not None], problem, out, say)
+def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule) -> None:
+    """Make the cells of a row: a short training with each rate, then all of it with the best rate and each seed."""
+    data = problem.digest()
+
+    def attempt(config: Config) -> Cell | None:
+        return schedule.attempt(f"{row.label}, seed {config.seed}", Cell(config, data, out).make)
+
+    config, errors = _with_budget(row, plan.budget, problem), dict.fromkeys(plan.rates, math.inf)
+    if len(errors) > 1:
+        short = _short(config, problem)
+        for rate in errors:
+            cell = attempt(with_train(short, learning_rate=rate))
+            errors[rate] = math.inf if cell is None else cell.validation
+    if errors:
+        config = with_train(config, learning_rate=min(errors, key=lambda rate: errors[rate]))
+    if not schedule.busy:  # without its trial the best rate is not known
+        made = [attempt(config.model_copy(update={"seed": seed})) for seed in plan.seeds]
+        row.cells = [cell for cell in made if cell is not None]
 
 
-def _costs(rows: list[Row], problem: Problem, out: Path, say: Callable[[str], None]) -> dict[str, Cost]:
-    return measure_costs({r.label: _config(r) for r in rows}, problem, out / "costs.json", say)
+def _with_budget(row: Row, budget: Budget, problem: Problem) -> Config:
+    if budget.seconds is None:
+        return row.config if budget.epochs is None else with_train(row.config, epochs=budget.epochs, steps=None)
+    assert row.cost is not None
+    counted = row.cost.counted(row.config.device, torch.get_num_threads())
+    return complete(with_train(row.config, steps=max(int(budget.seconds / counted), 1)), problem)
 
 
-def _rows(plan: Plan, say: Callable[[str], None]) -> tuple[list[Row], Problem]:
+def _short(config: Config, problem: Problem) -> Config:
+    """Return the config of a trial: a share of the training."""
+    length = "epochs" if config.train.steps is None else "steps"
+    share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
+    return complete(with_train(config, **{length: share}), problem)
+
+
+def _rows(plan: Plan, say: Say) -> tuple[list[Row], Problem]:
     """Return a line for each model and optimizer, and the problem; mistakes in the plan are found before any work."""
     if not plan.models or not plan.seeds:
         raise UserError("compare: at least one model and one seed are needed")
@@ -195,50 +164,16 @@ def _rows(plan: Plan, say: Callable[[str], None]) -> tuple[list[Row], Problem]:
             given = {**common, **own[name], "model": name, "train.optimizer": optimizer}
             if "init_scales_l1" not in variant.settings.model_fields:
                 given.pop("scales", None)
-            config = complete(make_config(plan.name, given), problem, lambda text: notes.update({text: None}))
-            try:
-                prepare_step(config, problem)
-                rows.append(Row(name, optimizer, config))
-            except UserError as error:  # two dimensions only, or nothing for Muon: the table tells
-                rows.append(Row(name, optimizer, None, str(error)))
+            config = make_config(plan.name, given)
+            rows.append(Row(complete(config, problem, lambda text: notes.update({text: None}))))
     for text in notes:  # the same for all models that leave it open
         say(text)
     return rows, problem
 
 
-def _config(row: Row) -> Config:
-    assert row.config is not None
-    return row.config
-
-
-def _with_budget(config: Config, budget: Budget, cost: Cost, problem: Problem) -> Config:
-    if budget.seconds is not None:
-        counted = cost.counted(config.device, torch.get_num_threads())
-        return complete(_with(config, steps=max(int(budget.seconds / counted), 1)), problem)
-    return config if budget.epochs is None else _with(config, epochs=budget.epochs, steps=None)
-
-
-def _best_rate(
-    config: Config, rates: Sequence[float], problem: Problem, make: Callable[[Config], Measured | None]
-) -> Config:
-    """Return the config with the best of the rates on validation (else training) after a third of the training."""
-    if len(rates) < 2:
-        return _with(config, learning_rate=rates[0]) if rates else config
-    length = "epochs" if config.train.steps is None else "steps"
-    share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
-    short = complete(_with(config, **{length: share}), problem)
-    tried = {rate: make(_with(short, learning_rate=rate)) for rate in rates}
-    errors = {rate: math.inf if m is None else m.validation for rate, m in tried.items()}
-    return _with(config, learning_rate=min(errors, key=lambda r: errors[r]))
-
-
-def _with(config: Config, **train: Any) -> Config:
-    return config.model_copy(update={"train": config.train.model_copy(update=train)})
-
-
 def _table(plan: Plan, rows: list[Row], problem: Problem) -> dict[str, Any]:
     """Return what the rows have found as plain numbers."""
-    done = [r.found[0].evaluation for r in rows if r.found]
+    done = [r.cells[0].evaluation for r in rows if r.cells]
     metric = done[0]["main_metric"] if done else None
     return {
         "benchmark": problem.card.name,
@@ -251,28 +186,6 @@ def _table(plan: Plan, rows: list[Row], problem: Problem) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "settings": dict(plan.overrides),
         "machine": {"threads": torch.get_num_threads(), "torch": torch.__version__},
-        "rows": [_numbers(r, plan.target) for r in rows],
+        "rows": [r.numbers(plan.target) for r in rows],
         "guesses": {k: v[metric] for k, v in done[0]["baselines"].items()} if done else {},
     }
-
-
-def _numbers(row: Row, target: float | None) -> dict[str, Any]:
-    """Return a line of the table; what is not known is None."""
-    found: dict[str, Any] = {"model": row.model, "optimizer": row.optimizer, "reason": row.reason}
-    names = ("learning_rate", "epochs", "steps", "error", "std", "errors", "seconds", "seconds_to_target")
-    found |= dict.fromkeys((*names, "parameters", "seconds_per_step", "cpu_seconds_per_step", "memory"))
-    if row.cost is not None:
-        found["parameters"], found["memory"] = row.cost.parameters, row.cost.memory
-        found["seconds_per_step"], found["cpu_seconds_per_step"] = row.cost.seconds, row.cost.cpu_seconds
-    if row.found and row.cost is not None:
-        train = row.found[0].run.config.train
-        found["learning_rate"], found["epochs"] = train.learning_rate, train.epochs
-        found["steps"] = row.found[0].steps
-        mean, found["std"] = row.mean_and_std()
-        found["error"] = mean if math.isfinite(mean) else None
-        found["errors"] = [m.error if math.isfinite(m.error) else None for m in row.found]
-        found["seconds"] = row.cost.seconds * median(m.steps for m in row.found)
-        reached = [s for m in row.found if target is not None and (s := m.steps_to(target)) is not None]
-        if len(reached) == len(row.found):
-            found["seconds_to_target"] = row.cost.seconds * median(reached)
-    return found

@@ -1,6 +1,5 @@
 """What a step of training costs each model: seconds in turns with the others, peak memory in a process of its own."""
 
-import fcntl
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -9,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from ikno.comparison.cells import digest_of
+from ikno.comparison.cells import alone, digest_of
 from ikno.config import Config
-from ikno.cost import interleaved, peak_memory
+from ikno.cost import Step, interleaved, peak_memory
 from ikno.data.problem import Problem
 from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.runs import write_atomic
-from ikno.training import new_surrogate, prepare_step
+from ikno.training import prepare_step
 
 REPEATS = 5
 # What does not change the cost of a step.
@@ -48,34 +47,34 @@ def measure_costs(
     problem: Problem,
     file: Path,
     report: Callable[[str], None] = lambda text: None,
-) -> dict[str, Cost]:
-    """Return the cost of each complete config on the first batch of the problem.
+) -> tuple[dict[str, Cost], dict[str, str]]:
+    """Return the cost of each complete config on the first batch of the problem, and why others cannot be trained.
 
     All are timed in turns in this process. Results are kept in the file, for this number of threads and device;
     one process measures at a time.
     """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = file.with_suffix(".lock").open("w")
-    except OSError as error:
-        raise UserError(
-            f"{file.parent}: cannot be used as a folder ({error.strerror}); choose another (--out)"
-        ) from None
     threads, data = torch.get_num_threads(), problem.digest()
     keys = {k: f"{digest_of(c, data, FREE)[:16]} {c.device} {threads} threads" for k, c in configs.items()}
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    steps: dict[str, Step] = {}
+    refused: dict[str, str] = {}
+    with alone(file.with_suffix(".lock")):
         kept = _kept(file)
-        missing = {k: c for k, c in configs.items() if keys[k] not in kept}
-        if missing:
-            report(f"measuring the cost of {len(missing)} models")
-            times = interleaved({k: prepare_step(c, problem) for k, c in missing.items()}, REPEATS)
-            for k, config in missing.items():
-                size = sum(p.numel() for p in new_surrogate(config, problem).model.parameters())
-                memory = peak_memory(prepare_step, config)
+        for k, config in configs.items():
+            try:
+                if keys[k] not in kept:
+                    steps[k] = prepare_step(config, problem)
+            except UserError as error:  # two dimensions only, or nothing for Muon
+                refused[k] = str(error)
+        if steps:
+            report(f"measuring the cost of {len(steps)} models")
+            times = interleaved(steps, REPEATS)
+            sizes = {k: step.parameters for k, step in steps.items()}
+            steps.clear()  # the memory is free while that of others is measured
+            for k, size in sizes.items():
+                memory = peak_memory(prepare_step, configs[k])
                 kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, None if math.isnan(memory) else memory)
             write_atomic(file, json.dumps({k: asdict(c) for k, c in kept.items()}, indent=1).encode())
-    return {k: kept[key] for k, key in keys.items()}
+    return {k: kept[key] for k, key in keys.items() if k not in refused}, refused
 
 
 def _kept(file: Path) -> dict[str, Cost]:

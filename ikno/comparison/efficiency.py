@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ikno.cost import interleaved, peak_memory
+from ikno.cost import Step, interleaved, peak_memory
 from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.models import build, complete_model, find_variant
@@ -79,15 +79,18 @@ def measure_efficiency(
     return rows
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of training as a call."""
-
-    run: Callable[[], None]
-    parameters: int
-
-    def __call__(self) -> None:
-        self.run()
+def costs_of(rows: list[dict[str, Any]], batch: int, samples: int) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a table of costs; an epoch has so many samples."""
+    growth = ["x 2 points"] if "growth" in rows[0] else []
+    shares = [f"% {kind}" for kind in rows[0]["profile"]]
+    header = ["model", "parameters", "s / step", "CPU s", "s / epoch", "peak MB", *growth, *shares]
+    lines = []
+    for row in rows:
+        line = [row["model"], f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
+        line += [f"{row['seconds'] / batch * samples:,.0f}", "-" if row["memory"] is None else f"{row['memory']:.0f}"]
+        line += [f"{row['growth']:.2f}"] if growth else []
+        lines.append([*line, *(f"{100 * share:.0f}" for share in row["profile"].values())])
+    return header, lines
 
 
 def prepare(name: str, shape: Shape, preset: str) -> Step:

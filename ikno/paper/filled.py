@@ -22,15 +22,8 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
     Numbers are in the unit of the table. A cell without result has no ``measured``; the mean is None where a training
     did not give finite numbers.
     """
-    results: list[dict[str, Any]] = []
-    rows = []
-    for row in table.rows:
-        cells = []
-        for column in table.columns:
-            found = _results(Entry(table, row, column), scale, out, released)
-            results += [r for r in found if r not in results]
-            cells.append(_cell(Entry(table, row, column), found))
-        rows.append({"name": row.name, "cells": cells})
+    cells = [(entry, _results(entry, scale, out, released)) for entry in entries(table)]
+    results = _different([r for _, found in cells for r in found])
     metrics = [find_metric(r["metric"]) for r in results if "metric" in r]
     unit = (metrics[0].unit if metrics else IN_CARDS["relative L1"].unit) if table.unit is None else table.unit
     filled: Filled = {
@@ -38,7 +31,7 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
         "unit": unit,
         "scale": scale.name,
         "columns": [column.name for column in table.columns],
-        "rows": rows,
+        "rows": [{"name": r.name, "cells": [_cell(e, found) for e, found in cells if e.row is r]} for r in table.rows],
         "sets": _sets(results),
         "machines": _different([r["machine"] for r in results]),
         "seconds": sum(r.get("seconds") or 0.0 for r in results),
@@ -50,12 +43,7 @@ def fill(table: Table, scale: Scale, out: Path, released: Path | None = None) ->
 
 def stored(table: Table, scale: Scale, out: Path, released: Path | None = None) -> dict[str, Any]:
     """Return the results of a table by the names of its cells, that of the first seed; those that exist."""
-    found = {}
-    for entry in entries(table):
-        results = _results(entry, scale, out, released)
-        if results:
-            found[entry.name] = results[0]
-    return found
+    return {e.name: found[0] for e in entries(table) if (found := _results(e, scale, out, released))}
 
 
 def _results(entry: Entry, scale: Scale, out: Path, released: Path | None) -> list[dict[str, Any]]:
@@ -122,8 +110,9 @@ def _judged(claim: Claim, filled: Filled) -> dict[str, Any]:
     """Return in how many lines a claim holds, by the published numbers and by ours, and where it does not."""
     judged: dict[str, Any] = {"text": claim.text}
     for kind in ("published", "measured"):
-        lines = [name for name, values in _lines(filled, kind).items() if _known(claim, values)]
-        failed = [name for name in lines if not _holds(claim, _lines(filled, kind)[name])]
+        needed = {*claim.better, *claim.than, *claim.falls}
+        lines = {name: values for name, values in _lines(filled, kind).items() if needed <= values.keys()}
+        failed = [name for name, values in lines.items() if not _holds(claim, values)]
         judged[kind] = {"lines": len(lines), "holds": len(lines) - len(failed), "not": failed}
     return judged
 
@@ -144,10 +133,6 @@ def _measured(cell: dict[str, Any]) -> float | None:
     if "measured" not in cell:
         return None
     return math.inf if cell["measured"]["mean"] is None else cell["measured"]["mean"]
-
-
-def _known(claim: Claim, values: dict[str, float]) -> bool:
-    return all(name in values for name in (*claim.better, *claim.than, *claim.falls))
 
 
 def _holds(claim: Claim, values: dict[str, float]) -> bool:

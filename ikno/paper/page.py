@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ikno.comparison import count, seconds
 from ikno.paper.filled import Filled
-from ikno.paper.report import count, data, footer, measured, number, origin, ranks, seconds
+from ikno.paper.report import data, footer, measured, number, origin, ranks
 from ikno.paper.scales import Scale
 
 STYLE = """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ikno.comparison import markdown_table
+from ikno.comparison import count, markdown_table, seconds
 from ikno.metrics import find_metric
 from ikno.paper.filled import Filled
 from ikno.paper.scales import Scale
@@ -15,16 +15,6 @@ def number(value: float | None, std: float | None = None) -> str:
         return "diverged"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
-
-
-def seconds(value: float) -> str:
-    """Return a time, with one digit after the point if it is short."""
-    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
-
-
-def count(value: int, word: str) -> str:
-    """Return a number of things."""
-    return f"{value:,} {word}{'s' * (value != 1)}"
 
 
 def measured(cell: dict[str, Any]) -> str:

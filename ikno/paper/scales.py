@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from ikno.comparison import digest_of
+from ikno.comparison import digest_of, with_train
 from ikno.config import PRESETS, Config, Settings, make_config, parse, read_toml, suggest
 from ikno.data.catalog import Card, find_card
 from ikno.data.files import find_file
 from ikno.errors import UserError
 from ikno.models import complete_model
-from ikno.training.modes import PUBLISHED
 
 Split = tuple[PositiveInt, NonNegativeInt, PositiveInt]
 
@@ -124,46 +123,59 @@ def _split(card: Card, scale: Scale) -> Split | None:
     return scale.sets.get(card.name, Part()).split or in_time or scale.split
 
 
-def config_of(card: Card, scale: Scale, settings: dict[str, Any], seed: int, name: str) -> Config:
-    """Return the config of a cell; ``name`` is the file of its data. Settings of a cell win over those of the scale."""
-    given = {"preset": scale.name, **scale.settings}
-    if not card.steady:
-        given |= scale.in_time.settings
-    name_of_model = settings.get("model", "ikno-tp")
-    given |= {**scale.sets.get(card.name, Part()).settings, **scale.models.get(name_of_model, {})}
-    if (split := _split(card, scale)) is not None:
-        given["data.split"] = list(split)
-    config = make_config(name, {**given, **settings, "seed": seed})
-    return config if _has_scales(config) else config.model_copy(update={"scales": "given"})
+@dataclass(frozen=True)
+class Wanted:
+    """One training that tables need, known before its data is made; it becomes a cell.
 
+    ``settings`` are those of the table; they win over those of the scale.
+    """
 
-def as_published(config: Config, card: Card) -> Config:
-    """Return the config with what the paper predicts in time, unless the table says something else."""
-    if card.steady or config.surrogate.mode is not None:
-        return config
-    return config.model_copy(update={"surrogate": config.surrogate.model_copy(update={"mode": PUBLISHED})})
+    scale: Scale
+    source: Source
+    settings: dict[str, Any]
+    seed: int
 
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.settings.get("model", "ikno-tp")
 
-def searched(config: Config, scale: Scale) -> bool:
-    """Tell whether the scales of the kernels are searched for: where there are any."""
-    return scale.search and _has_scales(config)
+    @property
+    def label(self) -> str:
+        """The names of set and model, and the seed."""
+        return f"{self.source.card.name}, {self.model}, seed {self.seed}"
+
+    @property
+    def file(self) -> str:
+        """The name of its result, for people and by all that decides it."""
+        return f"{self.source.card.name}-{self.model}-seed{self.seed}-{self.key[:12]}.json"
+
+    @property
+    def key(self) -> str:
+        """A digest of all that decides the result. A mode that is not named is the published one and does not count."""
+        card, config = self.source.card, self.config(self.source.card.name)
+        model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
+        whole = with_train(config, epochs=config.train.epochs or card.epochs).model_copy(update={"model": model})
+        return digest_of(whole, fingerprint([self.source.described(), self.searched(config)]))
+
+    def config(self, name: str, device: str = "cpu") -> Config:
+        """Return its config; ``name`` is the file of the data."""
+        card, scale = self.source.card, self.scale
+        given = {"preset": scale.name, **scale.settings, **({} if card.steady else scale.in_time.settings)}
+        given |= {**scale.sets.get(card.name, Part()).settings, **scale.models.get(self.model, {})}
+        if (split := _split(card, scale)) is not None:
+            given["data.split"] = list(split)
+        config = make_config(name, {**given, **self.settings, "device": device, "seed": self.seed})
+        return config if _has_scales(config) else config.model_copy(update={"scales": "given"})
+
+    def searched(self, config: Config) -> bool:
+        """Tell whether the scales of the kernels are searched for: where there are any."""
+        return self.scale.search and _has_scales(config)
 
 
 def _has_scales(config: Config) -> bool:
     """Tell whether the model has kernels with scales; other systems and fixed windows have none."""
     return complete_model(config.model, config.preset).get("kernel") == "base"
-
-
-def key_of(config: Config, scale: Scale, source: Source) -> str:
-    """Return a digest of all that decides a cell, known before its data is made.
-
-    A mode of prediction that is not named is the published one (``as_published``) and does not count, auto does.
-    """
-    card = source.card
-    model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
-    epochs = config.train.epochs or source.card.epochs
-    whole = config.model_copy(update={"model": model, "train": config.train.model_copy(update={"epochs": epochs})})
-    return digest_of(whole, fingerprint([source.described(), searched(config, scale)]))
 
 
 def fingerprint(values: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -27,6 +27,9 @@ class Line(Settings):
     name: str
     set: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+
+
+L = TypeVar("L", bound=Line)
 
 
 class Column(Line):
@@ -55,7 +58,7 @@ class Claim(Settings):
     falls: tuple[str, ...] = ()
 
 
-class Table(Settings):
+class Table(Line):
     """A table or figure. Cells take the settings of the table, of their column and of their row, the later wins.
 
     ``compare``: along which axis lines compete, columns in each row or rows in each column. ``seeds`` None: those of
@@ -70,8 +73,6 @@ class Table(Settings):
     label: str = ""
     kind: Literal["errors", "costs"] = "errors"
     unit: str | None = None
-    set: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
     seeds: PositiveInt | None = None
     compare: Literal["rows", "columns"] | None = None
     picture: Literal["errors", "curves", "predictions"] | None = None
@@ -150,27 +151,17 @@ def _pattern(text: str) -> tuple[str, str]:
 
 def load_table(name: str) -> Table:
     """Return a table of the paper by its name, or one of your own in a TOML file."""
-    path = Path(name)
-    if path.suffix == ".toml":
-        table = parse(Table, read_toml(path), str(path))
-        rows = tuple(_placed(row, path.parent) for row in table.rows)
-        columns = tuple(_placed(column, path.parent) for column in table.columns)
-        update = {
-            "name": path.stem,
-            "argument": name,
-            "rows": rows,
-            "columns": columns,
-            "set": _placed(table, path.parent).set,
-        }
-        return table.model_copy(update=update)
-    if name not in NAMES:
+    own = Path(name).suffix == ".toml"
+    if not own and name not in NAMES:
         raise UserError(f"{name}: no such table (one of your own is a .toml file); {suggest(name, NAMES)}")
-    file = FOLDER / f"{name}.toml"
-    return parse(Table, read_toml(file), str(file)).model_copy(update={"name": name, "argument": name})
+    file = Path(name) if own else FOLDER / f"{name}.toml"
+    table = _placed(parse(Table, read_toml(file), str(file)), file.parent)
+    lines = {key: tuple(_placed(line, file.parent) for line in getattr(table, key)) for key in ("rows", "columns")}
+    return table.model_copy(update={"name": file.stem, "argument": name, **lines})
 
 
-def _placed(line: Any, folder: Path) -> Any:
-    """Return a line whose card is found from anywhere: its path is relative to the table."""
+def _placed(line: L, folder: Path) -> L:
+    """Return a table, row or column whose card is found from anywhere: its path is relative to the table."""
     if line.set is None or not line.set.endswith(".toml"):
         return line
     return line.model_copy(update={"set": str(folder / line.set)})

@@ -53,20 +53,14 @@ class Surrogate(nn.Module):
         super().__init__()
         self.signature = s = signature
         self.calibration: Calibration | None = None  # what intervals need
-        variables, conditions, clock = len(s.variables), len(s.conditions), 0 if s.steady else 1
-        channels = len(s.inputs) + 2 * clock
+        variables, channels = len(s.variables), len(s.inputs) + (0 if s.steady else 2)
         settings = {k: v for k, v in s.model.items() if k != "name"}
         for name in {"in_channels", "out_channels", "dim", "seed"} & settings.keys():
             raise UserError(f"model.{name}: not a setting of a model, it follows from data and config; leave it out")
         self.model = build(
             s.model["name"], in_channels=channels, out_channels=variables, dim=s.dim, seed=seed, **settings
         )
-        found = statistics
-        self.values = _normalizer(found and found.values, variables * clock)
-        self.conditions = _normalizer(found and found.conditions, conditions)
-        self.time = _normalizer(found and found.time, clock)
-        self.lead = _normalizer(found and found.lead, clock)
-        self.target = _normalizer(found and found.target, variables)
+        self.normalize_by(statistics)
         low, high = torch.tensor(s.box, dtype=torch.float64).T
         half = torch.tensor(half_size(s.box, s.coordinates), dtype=torch.float64)
         # Not part of the weights: it follows from the signature.
@@ -75,6 +69,15 @@ class Surrogate(nn.Module):
         self.register_buffer("center", ((low + high) / 2).float(), persistent=False)
         self.register_buffer("extent", half.float().clone(), persistent=False)
         self.eval()
+
+    def normalize_by(self, statistics: Statistics | None) -> None:
+        """Take the constants of all normalizers from the statistics; None: they change nothing."""
+        s, found, clock = self.signature, statistics, 0 if self.signature.steady else 1
+        self.values = _normalizer(found and found.values, len(s.variables) * clock)
+        self.conditions = _normalizer(found and found.conditions, len(s.conditions))
+        self.time = _normalizer(found and found.time, clock)
+        self.lead = _normalizer(found and found.lead, clock)
+        self.target = _normalizer(found and found.target, len(s.variables))
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "_ points"] | None = None

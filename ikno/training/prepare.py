@@ -107,11 +107,11 @@ def new_surrogate(config: Config, problem: Problem) -> Surrogate:
         mode=mode,
         model=config.model,
     )
-    Surrogate(signature)  # settings of the model are checked before the data is read
+    surrogate = Surrogate(signature, seed=config.seed)  # settings of the model are checked before the data is read
     if config.train.point_processes == 1:  # else each process will keep its part of the points
         problem.train.keep(config.data.memory_gb * 1e9)
-    found = statistics(problem.train, problem.times, problem.pairs, mode)
-    return Surrogate(signature, found, config.seed)
+    surrogate.normalize_by(statistics(problem.train, problem.times, problem.pairs, mode))
+    return surrogate
 
 
 def check_room(config: Config, problem: Problem, surrogate: Surrogate, processes: Group) -> tuple[float | None, str]:

@@ -1,9 +1,9 @@
 """One step of training as a call, to measure what it costs."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ikno.config import Config
+from ikno.cost import Step
 from ikno.data.batches import shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.runs import Run
@@ -12,7 +12,7 @@ from ikno.training.engine import Training
 from ikno.training.prepare import complete, new_surrogate
 
 
-def prepare_step(config: Config, problem: Problem | None = None) -> Callable[[], object]:
+def prepare_step(config: Config, problem: Problem | None = None) -> Step:
     """Return a call that makes one step on the first batch, weights included, as training does; nothing is written."""
     problem = problem or open_problem(config.data, config.seed)
     config = complete(config, problem)
@@ -23,8 +23,8 @@ def prepare_step(config: Config, problem: Problem | None = None) -> Callable[[],
     chosen = shuffled(len(training.items), config.train.batch, config.seed, 0)[0]
     batch = training.items.batch(chosen)
 
-    def step() -> None:
+    def run_step() -> None:
         training.gradient(batch, chosen)
         training.update()
 
-    return step
+    return Step(run_step, sum(p.numel() for p in surrogate.model.parameters()))

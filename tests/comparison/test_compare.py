@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ikno.comparison import Budget, Cell, Cost, Plan, Shown, cells_of, compare, markdown, measured
+from ikno.comparison import Budget, Cell, Cost, Plan, Schedule, cells_of, compare, markdown
 from ikno.comparison import cells as cells_module
 from ikno.comparison import costs as costs_module
-from ikno.config import make_config
+from ikno.config import Config, make_config
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
-from ikno.runs import Run, load
-from ikno.training import Stopped, complete, prepare_step, train
+from ikno.runs import BusyError, Run, load
+from ikno.surrogate import Surrogate
+from ikno.training import Report, Stopped, complete, prepare_step, train
 from ikno.training.engine import Training
 
 compare_module = sys.modules["ikno.comparison.compare"]  # the package has a function of that name
@@ -119,18 +120,35 @@ def test_what_is_finished_is_not_done_again(card: str, tmp_path: Path, monkeypat
         compare(plan(card, budget=Budget(3)), tmp_path / "out")
 
 
+def test_a_model_is_built_once_per_use(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To measure a step, to train, and to evaluate; a run that is read is built once more, without memory."""
+    made: list[bool] = []
+    init = Surrogate.__init__
+
+    def counted(self: Surrogate, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        made.append(next(self.parameters()).is_meta)
+
+    monkeypatch.setattr(Surrogate, "__init__", counted)
+    compare(plan(card, models=("ikno-tp",)), tmp_path / "out")
+    assert sorted(made) == [False, False, False, True]
+    made.clear()
+    compare(plan(card, models=("ikno-tp",)), tmp_path / "out")
+    assert not made
+
+
 def test_what_was_stopped_goes_on(card: str, tmp_path: Path) -> None:
     expected, whole = compare(plan(card), tmp_path / "whole")
     shown = []
 
-    def stop(s: Any) -> None:
-        shown.append((s.number, s.count, s.report.step))
-        if s.number == 2 and s.report.step == 3:
+    def stop(name: str, report: Report) -> None:
+        shown.append((name, report.step))
+        if name.startswith("2/2 ") and report.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Stopped):
         compare(plan(card), tmp_path / "out", stop)
-    assert shown[-1] == (2, 2, 3)
+    assert shown[-1] == ("2/2 fno-dse, muon, seed 0", 3)
     done = tmp_path / "out" / whole["ikno-tp"].path.name / "best.safetensors"
     before = done.stat().st_mtime_ns
     result, runs = compare(plan(card), tmp_path / "out")
@@ -206,7 +224,7 @@ def test_cells_that_another_process_gives_up_are_made_in_the_end(
     rates: tuple[float, ...], card: str, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    numbers: list[tuple[int, int]] = []
+    numbers: list[list[str]] = []
     asked, out = plan(card, rates=rates), tmp_path / "out"
     compare(asked, tmp_path / "other")
     other = Run.open(min((tmp_path / "other").glob("ikno-tp-*")))
@@ -214,16 +232,34 @@ def test_cells_that_another_process_gives_up_are_made_in_the_end(
     with ExitStack() as stack:
         stack.enter_context(run.locked())
 
-        def show(shown: Shown) -> None:
-            numbers.append((shown.number, shown.count))
-            if shown.label.startswith("fno-dse"):
+        def show(name: str, report: Report) -> None:
+            numbers.append(name.partition(" ")[0].split("/"))
+            if "fno-dse" in name:
                 stack.close()
 
         result, runs = compare(asked, out, show, said.append)
     assert any("another process" in text for text in said)
     assert set(runs) == {"ikno-tp", "fno-dse"}
     assert all(row["error"] is not None for row in result["rows"])
-    assert all(1 <= number <= count for number, count in numbers)
+    assert all(1 <= int(number) <= int(count) for number, count in numbers)
+
+
+def test_a_training_that_another_process_begins_at_the_same_time_is_its_own(
+    card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no run; one of them makes it first. The other must not take that for a failure."""
+    said: list[str] = []
+
+    def too_late(config: Config, path: Path, **more: Any) -> Run:
+        if not more["resume"]:
+            train(config, path)
+        return train(config, path, **more)
+
+    monkeypatch.setattr(cells_module, "train", too_late)
+    result, _ = compare(plan(card, models=("ikno-tp",)), tmp_path / "out", say=said.append)
+    assert said[-1] == "ikno-tp, muon, seed 0: another process is training it"
+    assert result["rows"][0]["reason"] is None
+    assert result["rows"][0]["error"] is not None  # found in the second turn
 
 
 def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_path: Path) -> None:
@@ -248,7 +284,7 @@ def test_budgets() -> None:
 
 
 def with_costs(monkeypatch: pytest.MonkeyPatch, cost: Cost) -> None:
-    monkeypatch.setattr(compare_module, "measure_costs", lambda configs, *_: dict.fromkeys(configs, cost))
+    monkeypatch.setattr(compare_module, "measure_costs", lambda configs, *_: (dict.fromkeys(configs, cost), {}))
 
 
 def test_seconds_become_steps(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,13 +321,13 @@ def test_costs(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     problem = open_problem(make_config(card).data, 0)
     config = complete(make_config(card, {"preset": "smoke", "train.batch": 3}), problem)
     file = tmp_path / "costs.json"
-    found = costs_module.measure_costs({"one": config}, problem, file)["one"]
+    found = costs_module.measure_costs({"one": config}, problem, file)[0]["one"]
     assert 0 < found.seconds < 10
     assert found.memory is not None
     assert found.memory > 0
     monkeypatch.setattr(costs_module, "interleaved", lambda *_: pytest.fail("measured again"))
     other = config.model_copy(update={"seed": 3, "train": config.train.model_copy(update={"epochs": 77})})
-    assert costs_module.measure_costs({"same": other}, problem, file) == {"same": found}
+    assert costs_module.measure_costs({"same": other}, problem, file) == ({"same": found}, {})
     assert found == Cost(**next(iter(json.loads(file.read_text()).values())))
     with pytest.raises(pytest.fail.Exception, match="measured again"):
         costs_module.measure_costs({"larger": _larger(config)}, problem, file)
@@ -354,7 +390,7 @@ def test_steps_to_an_error(card: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Training, "validate", lambda self, items: errors[self.at.epoch])
     problem = open_problem(make_config(card).data, 0)
     given = {"preset": "smoke", "train.batch": 3, "train.epochs": 4}
-    found = measured(Cell(complete(make_config(card, given), problem), problem.digest(), tmp_path))
+    found = Cell.of(make_config(card, given), problem, tmp_path).make()
     assert [found.steps_to(e) for e in (0.6, 0.5, 0.35, 0.3, 0.2, 0.05)] == [2, 2, 4, 4, 8, None]
     assert found.validation == 0.1
     assert found.steps == 8
@@ -372,3 +408,23 @@ def test_the_table_as_text(card: str, tmp_path: Path) -> None:
     text = markdown(result)
     assert "6 training, 1 validation and 1 test samples" in text
     assert text.count("\n|") == 6
+
+
+def test_jobs_that_meet_another_process_get_one_more_turn() -> None:
+    said: list[str] = []
+    schedule = Schedule(4, say=said.append)
+    busy, turns = {"a", "c"}, []
+
+    def make(report: Any) -> str:
+        if job in busy:
+            raise BusyError(job)
+        return job.upper()
+
+    made = []
+    for job in schedule.turns(["a", "b", "c", "d"]):
+        turns.append((job, schedule.number))
+        made.append(schedule.attempt(job, make))
+        busy -= {"a"} if job == "d" else set()
+    assert turns == [("a", 0), ("b", 1), ("c", 2), ("d", 3), ("a", 0), ("c", 2)]
+    assert made == [None, "B", None, "D", "A", None]
+    assert said == [f"{job}: another process is training it" for job in "acc"]

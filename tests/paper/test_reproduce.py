@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ikno.paper import (
 from ikno.paper.report import number, ranks
 from ikno.paper.results import load_result
 from ikno.runs import Run
-from ikno.training import Stopped
+from ikno.training import Report, Stopped
 
 TABLE = """
 title = "Two models"
@@ -132,8 +133,8 @@ def test_only_chosen_cells_are_made_and_missing_ones_are_left_open(table: Table,
 
 
 def test_an_interrupted_table_goes_on(table: Table, place: Place, tmp_path: Path) -> None:
-    def stop(shown: Any) -> None:
-        if shown.number == 2 and shown.report.step == 1:
+    def stop(name: str, report: Report) -> None:
+        if name.startswith("2/4 ") and report.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Stopped):
@@ -163,6 +164,25 @@ def test_a_cell_that_another_process_makes_is_left_to_it(table: Table, place: Pl
     assert len(list((place.out / "cells").iterdir())) == 3
     assert reproduce([table], SMOKE, place) == 0
     assert json.loads(files[0].read_text())["error"] == result["error"]
+
+
+def test_a_cell_that_another_process_gives_up_is_made_in_the_end(table: Table, place: Place) -> None:
+    reproduce([table], SMOKE, place)
+    files = sorted((place.out / "cells").iterdir())
+    run = run_of(json.loads(files[0].read_text()), place.work)
+    assert run is not None
+    (run.path / "evaluation.json").unlink()
+    for file in files:
+        file.unlink()
+    with ExitStack() as stack:
+        stack.enter_context(run.locked())
+
+        def give_up(text: str) -> None:
+            if "another process" in text:
+                stack.close()
+
+        assert reproduce([table], SMOKE, place, say=give_up) == 0
+    assert sorted((place.out / "cells").iterdir()) == files
 
 
 def test_trainings_that_fail_are_told_and_the_others_go_on(table: Table, place: Place, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The tables as data: complete, consistent with models and sets, and readable by name and pattern."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,15 @@ from ikno.data.generators import GENERATORS
 from ikno.errors import UserError
 from ikno.models import MODELS, complete_model
 from ikno.paper import NAMES, Table, entries, load_scale, load_table
-from ikno.paper.scales import config_of, key_of, searched, source_of
+from ikno.paper.scales import Scale, Wanted, source_of
 from ikno.paper.tables import FOLDER
 from ikno.training.scales import rescaled
 
 TABLES = [load_table(name) for name in NAMES]
+
+
+def wanted(name: str, scale: Scale, settings: dict[str, Any], seed: int = 0, released: Path | None = None) -> Wanted:
+    return Wanted(scale, source_of(name, scale, released), settings, seed)
 
 
 def test_every_file_is_a_table_of_the_list() -> None:
@@ -30,7 +35,7 @@ def test_every_cell_has_a_config(table: Table, preset: str) -> None:
         if table.kind == "costs":
             continue
         card = CATALOG[str(entry.set)]
-        config = config_of(card, scale, entry.settings, 3, "file.nc")
+        config = wanted(card.name, scale, entry.settings, 3).config("file.nc")
         assert (config.seed, config.preset, config.data.name) == (3, preset, "file.nc")
         model = complete_model(config.model, preset, card.grid, card.dim)  # all settings of the model are known to it
         if config.scales == "auto":
@@ -83,7 +88,8 @@ def test_scales_speak_of_known_sets_and_of_settings_that_generators_have(preset:
 
 def test_the_paper_scale_is_as_published() -> None:
     scale, card = load_scale("paper"), CATALOG["ns-gauss"]
-    config = config_of(card, scale, {"model": "ikno-tp"}, 0, "file.nc")
+    one = wanted("ns-gauss", scale, {"model": "ikno-tp"})
+    config = one.config("file.nc")
     model = complete_model(config.model, config.preset, card.grid, card.dim)
     published = {
         "d_model": 256,
@@ -102,18 +108,16 @@ def test_the_paper_scale_is_as_published() -> None:
     }
     assert {k: model[k] for k in published} == published
     assert (config.data.split, config.train.optimizer, config.train.loss) == (None, "adamw", "relative_l2")
-    assert searched(config, scale)
-    fixed = config_of(CATALOG["poisson-c-sines"], scale, {"model": "ikno-finite"}, 0, "file.nc")
-    assert not searched(fixed, scale)  # its kernel is fixed
-    assert not searched(config_of(card, scale, {"model": "gaot"}, 0, "file.nc"), scale)
+    assert one.searched(config)
+    fixed = wanted("poisson-c-sines", scale, {"model": "ikno-finite"})
+    assert not fixed.searched(fixed.config("file.nc"))  # its kernel is fixed
+    other = wanted("ns-gauss", scale, {"model": "gaot"})
+    assert not other.searched(other.config("file.nc"))
 
 
 def test_a_scale_may_have_settings_for_a_model() -> None:
     scale = load_scale("smoke").model_copy(update={"models": {"upt": {"train.learning_rate": 0.25}}})
-    rates = [
-        config_of(CATALOG["ns-gauss"], scale, {"model": name}, 0, "f.nc").train.learning_rate
-        for name in ("upt", "gaot")
-    ]
+    rates = [wanted("ns-gauss", scale, {"model": name}).config("f.nc").train.learning_rate for name in ("upt", "gaot")]
     assert rates[0] == 0.25 != rates[1]
 
 
@@ -132,21 +136,17 @@ def test_patterns_choose_cells_without_case_and_separators() -> None:
 
 
 def test_keys_tell_apart_what_decides_a_result_and_nothing_else(tmp_path: Path) -> None:
-    scale, card = load_scale("cpu"), CATALOG["elasticity"]
-    source = source_of("elasticity", scale, None)
+    scale = load_scale("cpu")
 
-    def key(settings: dict, seed: int = 0, name: str = "a.nc") -> str:
-        return key_of(config_of(card, scale, settings, seed, name), scale, source)
+    def key(settings: dict[str, Any], seed: int = 0, scale: Scale = scale, released: Path | None = None) -> str:
+        return wanted("elasticity", scale, {"model": "ikno-tp", **settings}, seed, released).key
 
-    first = key({"model": "ikno-tp"})
-    assert first == key({"model": "ikno-tp"}, name="elsewhere/b.nc")
-    assert first == key({"model": "ikno-tp", "device": "cuda"})
-    others = [key({"model": "gaot"}), key({"model": "ikno-tp"}, seed=1), key({"model": "ikno-tp", "train.epochs": 2})]
-    paper = load_scale("paper")
-    others.append(key_of(config_of(card, paper, {"model": "ikno-tp"}, 0, "a.nc"), paper, source))
+    first = key({})
+    assert first == key({"data.name": "elsewhere/b.nc"})
+    assert first == key({"device": "cuda"})
+    others = [key({"model": "gaot"}), key({}, seed=1), key({"train.epochs": 2}), key({}, scale=load_scale("paper"))]
     (tmp_path / "Elasticity.nc").write_bytes(b"released")
-    released = source_of("elasticity", scale, tmp_path)
-    others.append(key_of(config_of(card, scale, {"model": "ikno-tp"}, 0, "a.nc"), scale, released))
+    others.append(key({}, released=tmp_path))
     assert len({first, *others}) == 6
 
 
