@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -156,13 +157,27 @@ def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
 
     ``preset`` is one of PRESETS, cpu by default; ``model=NAME`` is short for ``model.name=NAME``.
     """
-    found = _stored(name)
-    given = nested(found) if "data" in found else {"data": {"name": name}}
-    given = merged(given, nested(overrides or {}))
-    preset = given.setdefault("preset", "cpu")
+    return parse(Config, reduce(merged, config_layers(name, overrides).values()))
+
+
+def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Return what decides the settings of a config, nested, by where it comes from; the later wins.
+
+    What none of them says is left to the card, the data or the default.
+    """
+    stored, words = _stored(name), nested(overrides or {})
+    file = nested(stored) if "data" in stored else {}
+    if not file:
+        words = merged({"data": {"name": name}}, words)
+    preset = merged(file, words).get("preset", "cpu")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise UserError(f"preset: no preset {preset!r}; {suggest(str(preset), PRESETS)}")
-    return parse(Config, merged(merged({"model": {"name": "ikno-tp"}}, PRESETS[preset]), given))
+    return {
+        "default": {"model": {"name": "ikno-tp"}, "preset": "cpu"},
+        f"preset {preset}": PRESETS[preset],
+        f"file {name}": file,
+        "command line": words,
+    }
 
 
 def _stored(name: str) -> dict[str, Any]:

@@ -25,10 +25,15 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/NAME-MODEL).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     device: Device = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print every setting and where it comes from; train nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume goes on as if nothing had happened."""
     name, overrides = target(what)
+    if show:
+        return _print_settings(name, overrides | ({} if device is None else {"device": device}), as_json)
     if name is None and not resume:
         raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
     if resume and out is None:
@@ -46,8 +51,8 @@ def train(
     path = out or _free_folder(config)
     from ikno.training import train as fit  # seconds of torch: after the settings were checked
 
-    with training_bar() as show:
-        run = fit(config, path, resume, report=lambda r: show("", r))
+    with training_bar() as bar:
+        run = fit(config, path, resume, report=lambda r: bar("", r))
     if not first_process():
         return
     found = _outcome(run)
@@ -61,6 +66,28 @@ def train(
         text += f", best validation error {found['validation']:.2%} in epoch {found['best epoch']}"
     print(text)
     print(f"Next: ikno evaluate {run.path}   ikno plot {run.path}")
+
+
+def _print_settings(name: str | None, overrides: dict[str, Any], as_json: bool) -> None:
+    """Print all settings of a run that could be trained, with their origins."""
+    if name is None:
+        raise UserError("--show: what to train on is missing; name a benchmark (`ikno data list`), a card or a file")
+    from rich.console import Console
+    from rich.table import Table
+
+    from ikno.training import explain
+
+    settings, notes = explain(name, overrides)
+    if as_json:
+        print(json.dumps({s.name: {"value": s.value, "origin": s.origin} for s in settings}, indent=2))
+        return
+    table = Table("setting", "value", "from", box=None)
+    for s in settings:
+        table.add_row(s.name, json.dumps(s.value), s.origin)
+    console = Console()
+    console.print(table)
+    for note in notes:
+        console.print(note, highlight=False)
 
 
 def _outcome(run: "Run") -> dict[str, Any]:

@@ -173,13 +173,23 @@ def complete_model(
     ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``; in ``dim`` dimensions.
     ``steady``: not for a problem in time.
     """
-    name, variant = model["name"], find_variant(model["name"])
-    start = {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {}
-    given = {k: v for k, v in model.items() if k != "name"}
+    layers = model_layers(model, preset, grid, dim, steady)
+    settings = settings_of(model["name"], {k: v for layer in layers.values() for k, v in layer.items()})
+    return {"name": model["name"], **settings.model_dump(mode="json")}
+
+
+def model_layers(
+    model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
+) -> dict[str, dict[str, Any]]:
+    """Return what decides the settings of a model by where it comes from; the later wins, the rest are defaults."""
+    variant = find_variant(model["name"])
+    known = variant.settings.model_fields
     kinds = [variant.sizes] + [variant.in_space] * (dim == 3) + [variant.in_time] * (not steady)
-    sizes = {k: v for kind in kinds for k, v in kind.get(preset or "", {}).items()}
-    settings = settings_of(name, {**start, **sizes, **given})
-    return {"name": name, **settings.model_dump(mode="json")}
+    return {
+        "card": {"grid_size": grid} if grid is not None and "grid_size" in known else {},
+        f"preset {preset}": {k: v for kind in kinds for k, v in kind.get(preset or "", {}).items()},
+        "given": {k: v for k, v in model.items() if k != "name"},
+    }
 
 
 def build(
@@ -214,6 +224,7 @@ __all__ = [
     "build",
     "complete_model",
     "find_variant",
+    "model_layers",
     "name_of",
     "register",
     "settings_of",
