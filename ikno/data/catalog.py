@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ikno.config import Settings, parse, read_toml, suggest
+from ikno.data.formats import FORMATS
 from ikno.errors import UserError
 from ikno.metrics import IN_CARDS
 
@@ -37,7 +38,7 @@ class Card(Settings):
     file: str | None = None
     second: str | None = None
     arrays: Arrays = Arrays()
-    format: Literal["netcdf", "npz", "csv", "groups"] = "netcdf"
+    format: str = "netcdf"
     cloud: Literal["shared", "per sample"] = "per sample"
     dim: Annotated[int, Field(ge=1, le=3)] = 2
     domain: tuple[tuple[float, float], ...] | None = None
@@ -72,6 +73,13 @@ class Card(Settings):
             raise ValueError(f"no such metric, known are {', '.join(IN_CARDS)}")
         return value
 
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        if value not in FORMATS:
+            raise ValueError(f"no such format, known are {', '.join(FORMATS)}")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> "Card":
         if not self.variables:
@@ -102,7 +110,7 @@ class Card(Settings):
             object.__setattr__(self, "dim", len(self.domain))
         if isinstance(self.grid, tuple) and len(self.grid) != self.dim:
             raise ValueError(f"grid has {len(self.grid)} sizes, the set has {self.dim} axes")
-        if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
+        if self.conditions and self.arrays.conditions is None and FORMATS[self.format].holds[0] == "arrays":
             raise ValueError("conditions need the name of their array; add arrays.conditions")
         if (self.times is None) != (self.snapshots == 1):
             raise ValueError("a set with several snapshots needs times = [first, last], a steady one has neither")

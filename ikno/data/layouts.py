@@ -1,20 +1,19 @@
-"""How samples lie in a file: arrays of all samples, a group per sample, a table per sample."""
+"""How samples lie on the disk: arrays of all samples, a group per sample, a file per sample."""
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float, Int
 
 from ikno.data.catalog import Card
+from ikno.data.formats import FORMATS, DataFile, Mesh
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
-Array = np.ndarray | h5py.Dataset
+Array = Any  # of numpy, or read where it is indexed, as h5py's
 TRIANGLES = "Triangles"  # of a surface, in a group of its sample
 Rows = Callable[[int], slice]  # from the number of points of a sample to those that are wanted
 
@@ -27,9 +26,9 @@ def all_rows(count: int) -> slice:
 class Arrays:
     """Named arrays [sample, time, node, variable], where steady sets may lack the time and single variables theirs."""
 
-    def __init__(self, path: Path, card: Card, arrays: Mapping[str, Array], attributes: dict[str, Any]) -> None:
-        self.path, self.card, self.attributes = path, card, attributes
-        names = card.arrays
+    def __init__(self, file: DataFile, card: Card) -> None:
+        path, arrays, names = file.path, file.items, card.arrays
+        self.path, self.card, self.attributes = path, card, file.attributes
         self.values = self._find(arrays, names.values)
         self.points = self._find(arrays, names.points)
         self.conditions = None if names.conditions is None else self._find(arrays, names.conditions)
@@ -46,9 +45,9 @@ class Arrays:
             self._check_conditions(self.conditions.shape)
 
     def _find(self, arrays: Mapping[str, Array], name: str) -> Array:
-        if name not in arrays:
+        array: Any = arrays.get(name)
+        if not hasattr(array, "dtype"):
             raise UserError(f"{self.path}: no variable {name!r}; the file has {', '.join(sorted(arrays)) or 'none'}")
-        array = arrays[name]
         if array.dtype.kind != "f" or array.dtype.byteorder == ">":
             raise UserError(f"{self.path}: {name} has the type {array.dtype}, expected float32 or float64; convert it")
         return array
@@ -122,18 +121,17 @@ class Groups:
 
     shared = False
 
-    def __init__(self, path: Path, card: Card, file: h5py.File) -> None:
-        self.path, self.card, self.file = path, card, file
-        self.attributes: dict[str, Any] = {k: str(v) for k, v in file.attrs.items()}
-        names = [str(n) for n in file if isinstance(file[n], h5py.Group)]
+    def __init__(self, file: DataFile, card: Card) -> None:
+        self.path, self.card, self.groups, self.attributes = file.path, card, file.items, file.attributes
+        names = [str(n) for n, item in file.items.items() if not hasattr(item, "shape")]
         self.names = sorted(names, key=lambda n: (len(n), n))  # numbered names in the order of their numbers
         self.samples = len(self.names)
         if not self.names:
-            raise UserError(f"{path}: no groups; expected one group per sample with CoordinateX, ...")
+            raise UserError(f"{self.path}: no groups; expected one group per sample with CoordinateX, ...")
         self.read(0, all_rows)
 
     def read(self, sample: int, rows: Rows) -> Trajectory:
-        group: Any = self.file[self.names[sample]]
+        group: Any = self.groups[self.names[sample]]
         axes = [f"Coordinate{a}" for a in "XYZ"[: self.card.dim]]
         count = self._count(group, axes[0])
         chosen = rows(count)
@@ -163,7 +161,7 @@ class Groups:
 
     def _shape(self, group: Any, name: str) -> tuple[int, ...] | None:
         """Return the shape of an array, None where there is no array of that name."""
-        return group[name].shape if name in group and isinstance(group[name], h5py.Dataset) else None
+        return getattr(group[name], "shape", None) if name in group else None
 
     def _column(self, group: Any, name: str, count: int, rows: slice) -> Float[np.ndarray, "points"]:
         shape = self._shape(group, name)
@@ -176,44 +174,35 @@ class Groups:
         raise UserError(f"{self.path}: {group.name} has neither an array nor an attribute {name!r}")
 
 
-class Tables:
-    """A folder of csv files, one per sample, with a header: coordinates x, y(, z), variables and conditions by name."""
+class Folder:
+    """A folder of files, one per sample, with points and named arrays at them."""
 
     shared = False
 
     def __init__(self, path: Path, card: Card) -> None:
-        self.path, self.card, self.attributes = path, card, {}
+        self.card, self.attributes = card, {}
         if not path.is_dir():
-            raise UserError(f"{path}: expected a folder of csv files, one per sample")
-        self.files = sorted(path.glob("*.csv"))
+            raise UserError(f"{path}: expected a folder of {card.format} files, one per sample")
+        suffixes = FORMATS[card.format].suffixes
+        self.files = sorted(p for p in path.iterdir() if p.suffix.lower() in suffixes)
         self.samples = len(self.files)
         if not self.files:
-            raise UserError(f"{path}: no csv files; expected one per sample")
+            raise UserError(f"{path}: no {card.format} files; expected one per sample")
         if not card.steady:
-            raise UserError(f"{path}: csv files hold one snapshot each; use npz or NetCDF for times")
+            raise UserError(f"{path}: {card.format} files hold one snapshot each; use npz or NetCDF for times")
 
     def read(self, sample: int, rows: Rows) -> Trajectory:
-        path = self.files[sample]
-        names = [*"xyz"[: self.card.dim], *self.card.variables, *self.card.conditions]
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                lines = csv.DictReader(file)
-                missing = [n for n in names if n not in (lines.fieldnames or [])]
-                if missing:
-                    raise UserError(
-                        f"{path}: no column {missing[0]!r}; the file has {', '.join(lines.fieldnames or [])}"
-                    )
-                table = np.array([[float(line[n]) for n in names] for line in lines], dtype=np.float32)
-        except (ValueError, TypeError, UnicodeDecodeError, csv.Error) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"{path}: sample {sample} is no table of numbers: {error}") from None
-        if len(table) == 0:
-            raise UserError(f"{path}: sample {sample} has no points")
-        table = table[rows(len(table))]
-        d, v = self.card.dim, len(self.card.variables)
-        conditions = table[None, :, d + v :] if self.card.conditions else None
-        return _trajectory(table[:, :d], table[None, :, d : d + v], conditions)
+        card, path = self.card, self.files[sample]
+        with FORMATS[card.format].open(path, "points") as mesh:
+            assert isinstance(mesh, Mesh)
+            if mesh.points.shape[1] < card.dim:
+                raise UserError(f"{path}: {mesh.points.shape[1]} coordinates, the card has {card.dim} axes")
+            table = np.stack([*mesh.points.T[: card.dim], *map(mesh.column, (*card.variables, *card.conditions))], 1)
+        chosen, d, v = table[rows(len(table))], card.dim, len(card.variables)
+        conditions = chosen[None, :, d + v :] if card.conditions else None
+        made = _trajectory(chosen[:, :d], chosen[None, :, d : d + v], conditions)
+        whole = d == 3 and len(mesh.triangles) and len(chosen) == len(table)
+        return replace(made, triangles=mesh.triangles) if whole else made
 
 
 def _trajectory(points: np.ndarray, values: np.ndarray, conditions: np.ndarray | None) -> Trajectory:

@@ -10,6 +10,7 @@ from jaxtyping import Float32, Int32
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import NORMALS, Card
+from ikno.data.formats import format_of
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
@@ -119,30 +120,15 @@ def write_data(
 def new_arrays(
     path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield float32 arrays to be filled, which become an npz or NetCDF file if the block ends well.
+    """Yield float32 arrays to be filled, which become a file if the block ends well, and are then what is in it.
 
-    Those of a NetCDF file are on the disk: filled part by part they take no memory. ``known`` arrays and notes go into
-    the file too.
+    Those of a format that is written on the disk take no memory. ``known`` arrays and notes go into the file too.
     """
-    import h5netcdf
-
+    form = format_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
-            if path.suffix == ".npz":
-                arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
-                yield arrays
-                every: dict[str, Any] = {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}}
-                with partial.open("wb") as stream:
-                    np.savez(stream, **every)
-                return
-            with h5netcdf.File(partial, "w") as file:
-                file.attrs.update(notes)
-                for name, shape in {**shapes, **{k: a.shape for k, a in known.items()}}.items():
-                    names = [f"{name}{i}" for i in range(len(shape))]
-                    file.dimensions.update(zip(names, shape, strict=True))
-                    array = known.get(name)
-                    file.create_variable(name, names, np.float32 if array is None else array.dtype, data=array)
-                yield {name: file.variables[name] for name in shapes}
+        with whole_file(path) as partial, form.create(partial, shapes, known, notes) as arrays:
+            yield arrays
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    arrays |= form.written(path, arrays)

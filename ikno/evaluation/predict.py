@@ -1,17 +1,18 @@
 """Predictions from files to files."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ikno.data.files import map_netcdf, read_npy, read_npz
-from ikno.data.inputs import read_inputs
-from ikno.data.meshes import MESHES, Mesh, is_table, mesh_inputs, read_mesh, write_mesh
+from ikno.data.formats import FORMATS, Mesh, format_of, open_file
+from ikno.data.inputs import array_inputs, mesh_inputs
 from ikno.data.writers import new_arrays
 from ikno.errors import UserError
 from ikno.runs import Run, surrogate_of
@@ -34,85 +35,140 @@ class Predicted:
     upper: Float[np.ndarray, "samples leads queries variables"] | None = None
 
 
-def predict_file(
-    runs: Run | Sequence[Run],
-    file: Path,
-    out: Path,
-    queries: Path | None = None,
-    time: float | None = None,
-    leads: Sequence[float] = (),
-    steps: int = 1,
-    which: str = "best",
-    device: str | None = None,
-    given: Mapping[str, float] | None = None,
-    force: bool = False,
-    intervals: Band | None = None,
-    ignore_memory: bool = False,
-) -> Predicted:
-    """Predict from the inputs in a file and write ``out``: arrays x, u and the leads (.npz, or .nc as released).
+@dataclass(frozen=True)
+class PredictionRequest:
+    """What is predicted from a file, and where it goes.
 
-    ``queries``: an npy file, or an npz file whose one array (or the one named ``queries``) is where to predict, by
-    default the points themselves. From npy to nc any number of them goes part by part from disk to disk. Without leads
-    problems in time are predicted to the last time that was learned. Each lead is reached in ``steps`` equal steps.
-    ``given`` are inputs by name, one number for all points. Of several runs u is the mean, and their spread is written
-    too; ``intervals`` adds the lower and upper ends of calibrated intervals. Only ``force`` replaces a file.
-
-    A mesh (or csv file) gives a copy of it with the predictions as more point arrays. Its inputs are point arrays with
-    the names of the card, or ``given``. The new arrays have the names of the variables, then ``_spread``, ``_lower`` or
-    ``_upper``, then the lead of problems in time (``u_lower@0.1``); where the file has an array of that name already,
-    it stays and the new one is called ``u_predicted``.
-
-    What needs more memory than there is, is refused before it begins, unless ``ignore_memory``.
+    Attributes:
+        file: arrays under the names of the card (.npz, or .nc as released), or one sample: a mesh or a table, whose
+            inputs are point arrays with the names of the card.
+        out: of arrays a file of the arrays x, u and the leads (.npz, .nc); of one sample a copy with the predictions as
+            more point arrays. These have the names of the variables, then ``_spread``, ``_lower`` or ``_upper``, then
+            the lead of problems in time (``u_lower@0.1``); where the file has an array of that name already, it stays
+            and the new one is called ``u_predicted``.
+        queries: an npy file, or a file whose one array (or the one named ``queries``) is where to predict, by default
+            the points themselves. From npy to nc any number of them goes part by part from disk to disk.
+        time: the time of the input; None: the first of the data.
+        leads: how far ahead to predict; none: to the last time that was learned.
+        steps: equal steps in which each lead is reached.
+        which: the checkpoint, best or last.
+        device: where to predict; None: where the run was made.
+        given: inputs by name, one number for all points. They go before arrays.
+        force: replace ``out`` if it exists.
+        intervals: add the lower and upper ends of calibrated intervals, of this kind.
+        ignore_memory: begin even if the memory does not seem to suffice.
     """
-    is_mesh = file.suffix.lower() in MESHES or is_table(file)
-    if is_mesh and queries is not None:
-        raise UserError(f"--queries: {file} is a mesh, whose points are where to predict; leave it out")
-    if not is_mesh and out.suffix not in (".npz", ".nc"):
-        raise UserError(f"{out}: the result is an .npz or .nc file; name it so")
-    _free(out, [file] if queries is None else [file, queries], force)
-    mesh = read_mesh(file, out.suffix.lower()) if is_mesh else None
+
+    file: Path
+    out: Path
+    queries: Path | None = None
+    time: float | None = None
+    leads: Sequence[float] = ()
+    steps: int = 1
+    which: str = "best"
+    device: str | None = None
+    given: Mapping[str, float] = field(default_factory=dict)
+    force: bool = False
+    intervals: Band | None = None
+    ignore_memory: bool = False
+
+
+def predict_file(runs: Run | Sequence[Run], file: Path, out: Path, queries: Path | None = None, **more) -> Predicted:
+    """Return what ``predict`` returns; ``more`` are the other fields of the request."""
+    return predict(runs, PredictionRequest(file, out, queries, **more))
+
+
+def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
+    """Predict from the inputs in a file, write the result and return it.
+
+    Of several runs u is the mean, and their spread is written too. What needs more memory than there is, is refused
+    before it begins.
+    """
     members = [runs] if isinstance(runs, Run) else list(runs)
-    surrogate, run = surrogate_of(members, which, device), members[0]
-    places = None if queries is None else _queries(queries)
-    ahead = _ahead(run, time, leads, steps)
-    kept = (["spread"] if len(members) > 1 else []) + (["lower", "upper"] if intervals is not None else [])
-    names = {} if mesh is None else _names(mesh, surrogate.signature.variables, kept, ahead)
-    clouds = [mesh_inputs(mesh, run.card, given or {})] if mesh else read_inputs(file, run.card, time, given)
-    shared = places is not None or all(np.array_equal(x, clouds[0][0]) for x, _ in clouds)
-    points = [places] if places is not None else [x for x, _ in clouds[: 1 if shared else None]]
-    variables, count = surrogate.signature.variables, len(points[0])
-    shape = (len(clouds), len(ahead), count, len(variables))
-    shapes = {"x": (len(points), 1, count, points[0].shape[1]), "u": shape, **dict.fromkeys(kept, shape)}
-    leads = tuple(lead for lead in ahead if lead is not None)
-    if not ignore_memory:
-        result = 0.0 if out.suffix == ".nc" else 4.0 * sum(map(prod, shapes.values()))
-        _check_memory(surrogate, len(clouds[0][0]), count, result)
-    notes = {"model": run.config.model["name"], "variables": ", ".join(variables)}
-    if intervals is not None and surrogate.calibration is not None:  # without one the first part is refused
-        notes["intervals"] = f"{intervals}, coverage {surrogate.calibration.coverage:g}"
-    known = {"lead": np.array(leads)} if leads else {}
-    with new_arrays(out, shapes, known, notes) if mesh is None else nullcontext(_empty(shapes)) as arrays:
-        for i, x in enumerate(points):
-            for part in parts_of(count):
-                arrays["x"][i, 0, part] = x[part]
-        for i, (x, inputs) in enumerate(clouds):
-            for j, lead in enumerate(ahead):
-                for part, found in stream(surrogate, x, inputs, places, time, lead, steps, intervals):
-                    for name in ("u", *kept):
+    _free(request)
+    with open_file(request.file, result=request.out.suffix.lower()) as source:
+        check = _check_mesh if isinstance(source, Mesh) else _check_arrays
+        check(request)
+        surrogate, run = surrogate_of(members, request.which, request.device), members[0]
+        places = None if request.queries is None else _queries(request.queries)
+        ahead, variables = _ahead(run, request), surrogate.signature.variables
+        kept = [*["u"], *["spread"] * (len(members) > 1), *["lower", "upper"] * (request.intervals is not None)]
+        if isinstance(source, Mesh):
+            sink = _MeshSink(source, request.out, _names(source, variables, kept, ahead))
+            clouds = [mesh_inputs(source, run.card, request.given)]
+        else:
+            sink = _ArraySink(request.out)
+            clouds = array_inputs(source, run.card, request.time, request.given)
+        shared = places is not None or all(np.array_equal(x, clouds[0][0]) for x, _ in clouds)
+        points = [places] if places is not None else [x for x, _ in clouds[: 1 if shared else None]]
+        count = len(points[0])
+        shape = (len(clouds), len(ahead), count, len(variables))
+        shapes = {"x": (len(points), 1, count, points[0].shape[1]), **dict.fromkeys(kept, shape)}
+        if not request.ignore_memory:
+            result = 0.0 if sink.on_disk else 4.0 * sum(map(prod, shapes.values()))
+            _check_memory(surrogate, len(clouds[0][0]), count, result)
+        notes = {"model": run.config.model["name"], "variables": ", ".join(variables)}
+        if request.intervals is not None and surrogate.calibration is not None:  # without one the first part is refused
+            notes["intervals"] = f"{request.intervals}, coverage {surrogate.calibration.coverage:g}"
+        leads = tuple(lead for lead in ahead if lead is not None)
+        with sink.open(shapes, {"lead": np.array(leads)} if leads else {}, notes) as arrays:
+            for i, x in enumerate(points):
+                for part in parts_of(count):
+                    arrays["x"][i, 0, part] = x[part]
+            for (i, (x, inputs)), (j, lead) in product(enumerate(clouds), enumerate(ahead)):
+                asked = (request.time, lead, request.steps, request.intervals)
+                for part, found in stream(surrogate, x, inputs, places, *asked):
+                    for name in kept:
                         arrays[name][i, j, part] = found.mean if name == "u" else getattr(found, name)
-    if mesh is not None:
+    return Predicted(arrays["x"][:, 0], arrays["u"], leads, variables, **{name: arrays[name] for name in kept[1:]})
+
+
+class _ArraySink:
+    """A result of arrays, in a file of its own."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.on_disk = out, format_of(out).on_disk
+
+    def open(
+        self, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
+    ) -> AbstractContextManager[dict[str, Any]]:
+        """Return a context of arrays to be filled; after it they are those of the file."""
+        return new_arrays(self.out, shapes, known, notes)
+
+
+@dataclass(frozen=True)
+class _MeshSink:
+    """A copy of the mesh with more arrays; ``names`` are theirs, each with what it is: u, spread..., lead, variable."""
+
+    mesh: Mesh
+    out: Path
+    names: Mapping[str, tuple[str, int, int]]
+    on_disk = False
+
+    @contextmanager
+    def open(
+        self, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield arrays to be filled, which are written if the block ends well; a mesh takes no other ones or notes."""
+        arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        yield arrays
         if not np.isfinite(arrays["u"]).all():
             raise UserError(
-                f"{file}: the prediction has NaN or infinite values; are the inputs in the range of training?"
+                f"{self.mesh.path}: the prediction has NaN or infinite values; are the inputs in the range of training?"
             )
-        columns = {title: arrays[name][0, lead, :, v] for title, (name, lead, v) in names.items()}
-        write_mesh(mesh, out, columns)
-    made = map_netcdf(out, list(shapes)) if out.suffix == ".nc" else arrays
-    return Predicted(made["x"][:, 0], made["u"], leads, variables, **{name: made[name] for name in kept})
+        columns = {title: arrays[name][0, lead, :, v] for title, (name, lead, v) in self.names.items()}
+        self.mesh.write(self.out, columns)
 
 
-def _empty(shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    return {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+def _check_mesh(request: PredictionRequest) -> None:
+    if request.queries is not None:
+        raise UserError(f"--queries: {request.file} is a mesh, whose points are where to predict; leave it out")
+
+
+def _check_arrays(request: PredictionRequest) -> None:
+    able = [s for form in FORMATS.values() for s in form.results]
+    if request.out.suffix not in able:
+        raise UserError(f"{request.out}: the result is an {' or '.join(able)} file; name it so")
 
 
 def _check_memory(surrogate: Surrogate | Ensemble, points: int, queries: int, result: float) -> None:
@@ -131,7 +187,7 @@ def _names(
     names = {}
     for index, lead in enumerate(ahead):
         for number, variable in enumerate(variables):
-            for kind in ("u", *kept):
+            for kind in kept:
                 title = variable if kind == "u" else f"{variable}_{kind}"
                 name = _free_name(mesh, title if lead is None else f"{title}@{lead:.6g}")
                 if name in names:
@@ -140,15 +196,14 @@ def _names(
     return names
 
 
-def _free(out: Path, read: Sequence[Path], force: bool) -> None:
+def _free(request: PredictionRequest) -> None:
     """Raise a UserError if the result has no place, or would take that of a file without being told so."""
+    out, read = request.out, [p for p in (request.file, request.queries) if p is not None and p.exists()]
     if not next(p for p in out.absolute().parents if p.exists()).is_dir():
         raise UserError(f"{out}: its folder is a file; choose another place with --out")
-    if out.is_dir() or force:
+    if out.is_dir() or request.force:
         return  # what writes says that it is a folder
-    if any(
-        out.absolute() == path.absolute() or (out.exists() and out.samefile(path)) for path in read if path.exists()
-    ):
+    if any(out.absolute() == path.absolute() or (out.exists() and out.samefile(path)) for path in read):
         raise UserError(f"{out}: is the file that is read; choose another place with --out, or --force to replace it")
     if out.exists():
         raise UserError(f"{out}: exists already; choose another place with --out, or --force to replace it")
@@ -162,38 +217,32 @@ def _free_name(mesh: Mesh, name: str) -> str:
     raise UserError(f"{mesh.path}: has the arrays {name} and {name}_predicted already; remove one of them")
 
 
-def _ahead(run: Run, time: float | None, leads: Sequence[float], steps: int) -> list[float | None]:
+def _ahead(run: Run, request: PredictionRequest) -> list[float | None]:
     """Return how far ahead to predict: [None] for steady problems."""
     if run.card.times is None:
-        if leads or steps > 1:
+        if request.leads or request.steps > 1:
             raise UserError("--lead: the run is of a steady problem; leave out --lead and --steps")
         return [None]
-    return [*leads] or [_rest(run, time)]
-
-
-def _rest(run: Run, time: float | None) -> float:
-    """Return the lead from a time (None: the first of the data) to the last that was learned."""
-    assert run.card.times is not None
+    if request.leads:
+        return [*request.leads]
     first, last = run.card.times
     final = run.config.data.final_snapshot or run.card.final_snapshot
     end = first + (last - first) * final / (run.card.snapshots - 1)
-    lead = end - (first if time is None else time)
-    if lead <= 0:
+    time = first if request.time is None else request.time
+    if end <= time:
         raise UserError(f"--time: {time:g} is not before {end:g}, the last time that was learned; say --lead")
-    return lead
+    return [end - time]
 
 
 def _queries(path: Path) -> np.ndarray:
-    if path.suffix == ".npy":
-        name, found = "the array", read_npy(path)
-    else:
-        arrays = read_npz(path)
-        name = "queries" if "queries" in arrays else next(iter(arrays), "")
-        if not name or ("queries" not in arrays and len(arrays) > 1):
+    with open_file(path, "arrays") as file:
+        items = {} if isinstance(file, Mesh) else file.items
+        name = "queries" if "queries" in items else next(iter(items), "")
+        if isinstance(file, Mesh) or not name or (name != "queries" and len(items) > 1):
             raise UserError(
-                f"{path}: which array holds the queries? name it 'queries'; found {', '.join(arrays) or 'none'}"
+                f"{path}: which array holds the queries? name it 'queries'; found {', '.join(items) or 'none'}"
             )
-        found = arrays[name]
+        found = file.array(name)
     if found.ndim != 2:
         raise UserError(f"{path}: {name} has shape {list(found.shape)}, expected [queries, dim]")
     if found.dtype.kind not in "fiu":

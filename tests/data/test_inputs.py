@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ikno.data.catalog import Arrays, Card
-from ikno.data.inputs import read_inputs
+from ikno.data.formats import DataFile, open_file
+from ikno.data.inputs import Sample, array_inputs
 from ikno.errors import UserError
 
 S, N, T = 3, 5, 4
@@ -45,6 +46,12 @@ def write(path: Path, **arrays: Any) -> Path:
             for name, array in arrays.items():
                 file[name] = array
     return path
+
+
+def read_inputs(path: Path, card: Card) -> list[Sample]:
+    with open_file(path, "arrays") as file:
+        assert isinstance(file, DataFile)
+        return array_inputs(file, card)
 
 
 def everywhere(number: float | np.ndarray) -> np.ndarray:

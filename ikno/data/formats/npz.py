@@ -1,0 +1,62 @@
+"""Files of numpy: npz files of arrays or with a table, and npy files of one array, never with pickled objects."""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ikno.data.formats.format import DataFile, Format, Kind, Mesh, check_file, register
+from ikno.data.formats.tables import Columns, TableFormat
+from ikno.errors import UserError
+
+
+@register
+class Npz(TableFormat):
+    """Arrays of all samples, or the columns x, y(, z), ... of one."""
+
+    name, suffixes, holds, results = "npz", (".npz",), ("arrays", "points"), (".npz",)
+
+    def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile | Mesh:
+        arrays = self.read(path)
+        table = {"x", "y"} <= arrays.keys() and arrays["x"].ndim == 1
+        if kind == "points" or (kind is None and table):
+            return self.table(path, arrays, result)
+        return DataFile(path, arrays)
+
+    def read(self, path: Path) -> Columns:
+        check_file(path)
+        try:
+            with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (ValueError, OSError, EOFError, BadZipFile, KeyError, zlib.error, MemoryError) as error:
+            raise UserError(f"{path}: not a readable npz file, or cut short: {error}") from None
+
+    def write(self, path: Path, columns: Columns) -> None:
+        with path.open("wb") as stream:
+            np.savez(stream, **columns)  # type: ignore[arg-type]
+
+    @contextmanager
+    def create(
+        self, path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+        yield arrays
+        self.write(path, {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}})
+
+
+@register
+class Npy(Format):
+    """One array, as a memory map: only what is used is read."""
+
+    name, suffixes, holds = "npy", (".npy",), ("arrays",)
+
+    def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile:
+        check_file(path)
+        try:
+            return DataFile(path, {"the array": np.lib.format.open_memmap(path, mode="r")})
+        except (ValueError, OSError, EOFError, SyntaxError) as error:
+            raise UserError(f"{path}: not a readable npy file, or cut short: {error}") from None
