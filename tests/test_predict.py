@@ -1,5 +1,6 @@
 """Predictions from files to files: the same bits as sample by sample, in files that can be read again."""
 
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from ikno.config import Config, DataSettings
 from ikno.data.catalog import Arrays, Card
 from ikno.data.files import open_data
-from ikno.data.formats import DataFile, open_file
+from ikno.data.formats import DataFile, format_of
 from ikno.data.inputs import array_inputs
 from ikno.errors import UserError
 from ikno.evaluation import Predicted, predict_file
@@ -146,7 +147,7 @@ def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str)
         assert not file.shared
         same(file[2].values, expected[2])
         same(file[2].points, CLOUDS[2])
-    with open_file(out) as source:  # and can be predicted from
+    with closing(format_of(out).open(out)) as source:  # and can be predicted from
         assert isinstance(source, DataFile)
         again = array_inputs(source, card)
     same(again[1][1], expected[1, 0])

@@ -1,8 +1,8 @@
 """Data sets in files of all formats: read sample by sample, as float32, and checked as they are read."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,7 @@ class Dataset:
     def __enter__(self) -> "Dataset":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -83,8 +81,11 @@ def open_data(path: str | Path, card: Card) -> Dataset:
     beside = [p for p in sorted(path.parent.iterdir()) if _fits(p, card, {plain(card.second)})]
     if not beside:
         return first
-    with readable(beside[0], first.close):
+    try:
         second = _open_file(beside[0], card)
+    except UserError:
+        first.close()
+        raise
     return Dataset(path, card, _Joined(first, second), lambda: (first.close(), second.close()))
 
 
@@ -98,7 +99,7 @@ def _open_file(path: Path, card: Card) -> Dataset:
         raise UserError(f"{path}: is a folder, expected a {card.format} file")
     file = form.open(path, form.holds[0])
     assert isinstance(file, DataFile)
-    with readable(path, file.close):
+    with readable(file):
         layout = Groups if form.holds[0] == "groups" else Arrays
         return Dataset(path, card, layout(file, card), file.close)
 
@@ -108,7 +109,7 @@ def benchmark_of(path: Path) -> str | None:
     netcdf = FORMATS["netcdf"]
     if path.suffix not in netcdf.suffixes:
         return None
-    with netcdf.open(path) as file:
+    with closing(netcdf.open(path)) as file:
         assert isinstance(file, DataFile)
         return str(file.attributes.get("benchmark"))
 

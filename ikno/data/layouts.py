@@ -1,6 +1,7 @@
 """How samples lie on the disk: arrays of all samples, a group per sample, a file per sample."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ikno.data.catalog import Card
-from ikno.data.formats import FORMATS, DataFile, Mesh
+from ikno.data.formats import FORMATS, DataFile, open_mesh
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
@@ -193,8 +194,7 @@ class Folder:
 
     def read(self, sample: int, rows: Rows) -> Trajectory:
         card, path = self.card, self.files[sample]
-        with FORMATS[card.format].open(path, "points") as mesh:
-            assert isinstance(mesh, Mesh)
+        with closing(open_mesh(path, FORMATS[card.format])) as mesh:
             if mesh.points.shape[1] < card.dim:
                 raise UserError(f"{path}: {mesh.points.shape[1]} coordinates, the card has {card.dim} axes")
             table = np.stack([*mesh.points.T[: card.dim], *map(mesh.column, (*card.variables, *card.conditions))], 1)

@@ -169,19 +169,11 @@ class PyVista:
 LIBRARIES = {"meshio": Meshio(), "pyvista": PyVista()}
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A mesh that was read by a library, and its parts."""
+def read(library: str, path: Path, folder: Path) -> tuple[Any, Any, Parts]:
+    """Return library, mesh and its parts, and write points and numeric point arrays to read.npz.
 
-    library: Any
-    mesh: Any
-    before: Parts
-
-
-def read(library: str, path: Path, folder: Path) -> Opened:
-    """Read a mesh and write points and numeric point arrays to read.npz: points, names, and 0, 1, ... by their order.
-
-    ``triangles`` are those of its surface: what bounds cells with volume, and cells without.
+    It has points, names, 0, 1, ... by their order, and ``triangles`` of the surface: what bounds cells with volume, and
+    cells without.
     """
     tool = LIBRARIES[library]
     mesh = tool.read(path)
@@ -191,16 +183,15 @@ def read(library: str, path: Path, folder: Path) -> Opened:
     arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(parts.at_points), dtype="U")}
     arrays["triangles"] = np.asarray(tool.surface(mesh), dtype=np.int32).reshape(-1, 3)
     np.savez(folder / "read.npz", **arrays)  # type: ignore[arg-type]
-    return Opened(tool, mesh, parts)
+    return tool, mesh, parts
 
 
-def add(opened: Opened, folder: Path, name: str) -> None:
-    """Write the mesh with the arrays of given.npz, and make sure that everything else is as it was."""
-    tool, before, result = opened.library, opened.before, folder / name
-    with np.load(folder / "given.npz", allow_pickle=False) as arrays:
+def add(tool: Any, mesh: Any, before: Parts, result: Path) -> None:
+    """Write the mesh with the arrays of given.npz beside it, and make sure that everything else is as it was."""
+    with np.load(result.with_name("given.npz"), allow_pickle=False) as arrays:
         new = {name: arrays[str(k)] for k, name in enumerate(arrays["names"].tolist())}
     expected = {**before.at_points, **new}
-    tool.write(result, opened.mesh, new)
+    tool.write(result, mesh, new)
     after = tool.parts(tool.read(result))
     if not _same(_in_space(before.points), _in_space(after.points)):
         sys.exit("the points or their order would be lost")
@@ -310,7 +301,7 @@ def main(memory: str, library: str, mesh: str, folder: str) -> None:
     opened = read(library, Path(mesh), Path(folder))
     print("read", file=answers, flush=True)
     for line in sys.stdin:
-        add(opened, Path(folder), line.rstrip("\n"))
+        add(*opened, Path(folder, line.rstrip("\n")))
         print("added", file=answers, flush=True)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +49,13 @@ def import_meshes(
     files = sorted(p for p in folder.iterdir() if p.suffix.lower() in able and p.is_file())
     if not files:
         raise UserError(f"{folder}: no meshes here; expected files with the suffix {', '.join(able)}")
-    with open_mesh(files[0]) as first:
+    with closing(open_mesh(files[0])) as first:
         x = first.points
     dim = 3 if x.shape[1] == 3 and np.ptp(x[:, 2]) > 1e-6 * np.ptp(x, 0).max() else 2
 
     def samples() -> Iterator[Group]:
         for k, path in enumerate(files):
-            with open_mesh(path) if k else first as mesh:
+            with closing(open_mesh(path) if k else first) as mesh:
                 yield _sample(mesh, dim, names), {}
             progress(k + 1, len(files))
 

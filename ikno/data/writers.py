@@ -1,18 +1,15 @@
 """Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import NORMALS, Card
-from ikno.data.formats import format_of
+from ikno.data.formats import new_file
 from ikno.data.records import Trajectory
-from ikno.errors import UserError
 
 Column = Float32[np.ndarray, "points"] | Int32[np.ndarray, "triangles 3"]
 Group = tuple[Mapping[str, Column], Mapping[str, float]]
@@ -53,18 +50,13 @@ def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, 
     import h5py
 
     count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial, h5py.File(partial, "w") as file:
-            file.attrs.update(attributes)
-            for columns, numbers in samples:
-                group = file.create_group(f"{count:06d}")
-                for name, values in columns.items():
-                    group.create_dataset(name, data=values)
-                group.attrs.update(numbers)
-                count += 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+    with new_file(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs.update(attributes)
+        for count, (columns, numbers) in enumerate(samples, 1):
+            group = file.create_group(f"{count - 1:06d}")
+            for name, values in columns.items():
+                group.create_dataset(name, data=values)
+            group.attrs.update(numbers)
     return count
 
 
@@ -114,21 +106,3 @@ def write_data(
                 x[i, 0] = made.points
             if c is not None:
                 c[i] = made.conditions
-
-
-@contextmanager
-def new_arrays(
-    path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """Yield float32 arrays to be filled, which become a file if the block ends well, and are then what is in it.
-
-    Those of a format that is written on the disk take no memory. ``known`` arrays and notes go into the file too.
-    """
-    form = format_of(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial, form.create(partial, shapes, known, notes) as arrays:
-            yield arrays
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-    arrays |= form.written(path, arrays)

@@ -1,8 +1,9 @@
 """Predictions from files to files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -11,9 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ikno.data.formats import FORMATS, Mesh, format_of, open_file
+from ikno.data.formats import FORMATS, DataFile, Mesh, format_of
 from ikno.data.inputs import array_inputs, mesh_inputs
-from ikno.data.writers import new_arrays
 from ikno.errors import UserError
 from ikno.runs import Run, surrogate_of
 from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, prediction_memory, stream
@@ -39,38 +39,24 @@ class Predicted:
 class PredictionRequest:
     """What is predicted from a file, and where it goes.
 
-    Attributes:
-        file: arrays under the names of the card (.npz, or .nc as released), or one sample: a mesh or a table, whose
-            inputs are point arrays with the names of the card.
-        out: of arrays a file of the arrays x, u and the leads (.npz, .nc); of one sample a copy with the predictions as
-            more point arrays. These have the names of the variables, then ``_spread``, ``_lower`` or ``_upper``, then
-            the lead of problems in time (``u_lower@0.1``); where the file has an array of that name already, it stays
-            and the new one is called ``u_predicted``.
-        queries: an npy file, or a file whose one array (or the one named ``queries``) is where to predict, by default
-            the points themselves. From npy to nc any number of them goes part by part from disk to disk.
-        time: the time of the input; None: the first of the data.
-        leads: how far ahead to predict; none: to the last time that was learned.
-        steps: equal steps in which each lead is reached.
-        which: the checkpoint, best or last.
-        device: where to predict; None: where the run was made.
-        given: inputs by name, one number for all points. They go before arrays.
-        force: replace ``out`` if it exists.
-        intervals: add the lower and upper ends of calibrated intervals, of this kind.
-        ignore_memory: begin even if the memory does not seem to suffice.
+    The result of arrays has the arrays x, u and the leads. That of one sample (a mesh or a table) is a copy of it with
+    the predictions as more point arrays. These have the names of the variables, then ``_spread``, ``_lower`` or
+    ``_upper``, then the lead of problems in time (``u_lower@0.1``); where the file has an array of that name, it stays
+    and the new one is called ``u_predicted``.
     """
 
-    file: Path
-    out: Path
-    queries: Path | None = None
-    time: float | None = None
-    leads: Sequence[float] = ()
-    steps: int = 1
-    which: str = "best"
-    device: str | None = None
-    given: Mapping[str, float] = field(default_factory=dict)
-    force: bool = False
-    intervals: Band | None = None
-    ignore_memory: bool = False
+    file: Path  # arrays, or point arrays of one sample, under the names of the card
+    out: Path  # of arrays .npz or .nc, of one sample any file that can hold a copy of it
+    queries: Path | None = None  # .npy, or a file with one array or one named so; None: the points themselves
+    time: float | None = None  # of the input; None: the first of the data
+    leads: Sequence[float] = ()  # how far ahead; none: to the last time that was learned
+    steps: int = 1  # equal ones, to each lead
+    which: str = "best"  # checkpoint, or last
+    device: str | None = None  # None: that of the run
+    given: Mapping[str, float] = field(default_factory=dict)  # inputs that are one number for all points
+    force: bool = False  # replace ``out``
+    intervals: Band | None = None  # add their lower and upper ends
+    ignore_memory: bool = False  # begin even if it does not seem to suffice
 
 
 def predict_file(runs: Run | Sequence[Run], file: Path, out: Path, queries: Path | None = None, **more) -> Predicted:
@@ -82,22 +68,22 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
     """Predict from the inputs in a file, write the result and return it.
 
     Of several runs u is the mean, and their spread is written too. What needs more memory than there is, is refused
-    before it begins.
+    before it begins. From npy to nc any number of queries goes part by part from disk to disk.
     """
     members = [runs] if isinstance(runs, Run) else list(runs)
     _free(request)
-    with open_file(request.file, result=request.out.suffix.lower()) as source:
-        check = _check_mesh if isinstance(source, Mesh) else _check_arrays
-        check(request)
+    with closing(format_of(request.file).open(request.file, result=request.out.suffix.lower())) as source:
+        _check_result(source, request)
         surrogate, run = surrogate_of(members, request.which, request.device), members[0]
         places = None if request.queries is None else _queries(request.queries)
         ahead, variables = _ahead(run, request), surrogate.signature.variables
-        kept = [*["u"], *["spread"] * (len(members) > 1), *["lower", "upper"] * (request.intervals is not None)]
+        kept = ["u", *["spread"] * (len(members) > 1), *["lower", "upper"] * (request.intervals is not None)]
         if isinstance(source, Mesh):
-            sink = _MeshSink(source, request.out, _names(source, variables, kept, ahead))
+            sink, on_disk = partial(_mesh_sink, source, _names(source, variables, kept, ahead)), False
             clouds = [mesh_inputs(source, run.card, request.given)]
         else:
-            sink = _ArraySink(request.out)
+            form = format_of(request.out)
+            sink, on_disk = form.create, form.on_disk
             clouds = array_inputs(source, run.card, request.time, request.given)
         shared = places is not None or all(np.array_equal(x, clouds[0][0]) for x, _ in clouds)
         points = [places] if places is not None else [x for x, _ in clouds[: 1 if shared else None]]
@@ -105,13 +91,13 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
         shape = (len(clouds), len(ahead), count, len(variables))
         shapes = {"x": (len(points), 1, count, points[0].shape[1]), **dict.fromkeys(kept, shape)}
         if not request.ignore_memory:
-            result = 0.0 if sink.on_disk else 4.0 * sum(map(prod, shapes.values()))
+            result = 0.0 if on_disk else 4.0 * sum(map(prod, shapes.values()))
             _check_memory(surrogate, len(clouds[0][0]), count, result)
         notes = {"model": run.config.model["name"], "variables": ", ".join(variables)}
         if request.intervals is not None and surrogate.calibration is not None:  # without one the first part is refused
             notes["intervals"] = f"{request.intervals}, coverage {surrogate.calibration.coverage:g}"
         leads = tuple(lead for lead in ahead if lead is not None)
-        with sink.open(shapes, {"lead": np.array(leads)} if leads else {}, notes) as arrays:
+        with sink(request.out, shapes, {"lead": np.array(leads)} if leads else {}, notes) as arrays:
             for i, x in enumerate(points):
                 for part in parts_of(count):
                     arrays["x"][i, 0, part] = x[part]
@@ -123,51 +109,27 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
     return Predicted(arrays["x"][:, 0], arrays["u"], leads, variables, **{name: arrays[name] for name in kept[1:]})
 
 
-class _ArraySink:
-    """A result of arrays, in a file of its own."""
+@contextmanager
+def _mesh_sink(
+    mesh: Mesh, names: Mapping[str, tuple[str, int, int]], out: Path, shapes: Mapping[str, Sequence[int]], *_: object
+) -> Iterator[dict[str, Any]]:
+    """Yield arrays to be filled, which are written in a copy of the mesh; the other sink is ``Format.create``.
 
-    def __init__(self, out: Path) -> None:
-        self.out, self.on_disk = out, format_of(out).on_disk
-
-    def open(
-        self, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-    ) -> AbstractContextManager[dict[str, Any]]:
-        """Return a context of arrays to be filled; after it they are those of the file."""
-        return new_arrays(self.out, shapes, known, notes)
-
-
-@dataclass(frozen=True)
-class _MeshSink:
-    """A copy of the mesh with more arrays; ``names`` are theirs, each with what it is: u, spread..., lead, variable."""
-
-    mesh: Mesh
-    out: Path
-    names: Mapping[str, tuple[str, int, int]]
-    on_disk = False
-
-    @contextmanager
-    def open(
-        self, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield arrays to be filled, which are written if the block ends well; a mesh takes no other ones or notes."""
-        arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
-        yield arrays
-        if not np.isfinite(arrays["u"]).all():
-            raise UserError(
-                f"{self.mesh.path}: the prediction has NaN or infinite values; are the inputs in the range of training?"
-            )
-        columns = {title: arrays[name][0, lead, :, v] for title, (name, lead, v) in self.names.items()}
-        self.mesh.write(self.out, columns)
+    ``names`` are those of the new arrays, each with what it is: u, spread..., which lead, which variable.
+    """
+    arrays = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+    yield arrays
+    if not np.isfinite(arrays["u"]).all():
+        wrong = "the prediction has NaN or infinite values"
+        raise UserError(f"{mesh.path}: {wrong}; are the inputs in the range of training?")
+    mesh.write(out, {title: arrays[name][0, lead, :, v] for title, (name, lead, v) in names.items()})
 
 
-def _check_mesh(request: PredictionRequest) -> None:
-    if request.queries is not None:
-        raise UserError(f"--queries: {request.file} is a mesh, whose points are where to predict; leave it out")
-
-
-def _check_arrays(request: PredictionRequest) -> None:
+def _check_result(source: Mesh | DataFile, request: PredictionRequest) -> None:
     able = [s for form in FORMATS.values() for s in form.results]
-    if request.out.suffix not in able:
+    if isinstance(source, Mesh) and request.queries is not None:
+        raise UserError(f"--queries: {request.file} is a mesh, whose points are where to predict; leave it out")
+    if isinstance(source, DataFile) and request.out.suffix not in able:
         raise UserError(f"{request.out}: the result is an {' or '.join(able)} file; name it so")
 
 
@@ -235,13 +197,12 @@ def _ahead(run: Run, request: PredictionRequest) -> list[float | None]:
 
 
 def _queries(path: Path) -> np.ndarray:
-    with open_file(path, "arrays") as file:
+    with closing(format_of(path).open(path, "arrays")) as file:
         items = {} if isinstance(file, Mesh) else file.items
         name = "queries" if "queries" in items else next(iter(items), "")
         if isinstance(file, Mesh) or not name or (name != "queries" and len(items) > 1):
-            raise UserError(
-                f"{path}: which array holds the queries? name it 'queries'; found {', '.join(items) or 'none'}"
-            )
+            wrong = "which array holds the queries? name it 'queries'"
+            raise UserError(f"{path}: {wrong}; found {', '.join(items) or 'none'}")
         found = file.array(name)
     if found.ndim != 2:
         raise UserError(f"{path}: {name} has shape {list(found.shape)}, expected [queries, dim]")

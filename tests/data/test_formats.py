@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ikno.cli import app
 from ikno.config import DataSettings
 from ikno.data.catalog import Card
-from ikno.data.formats import FORMATS, DataFile, Format, Mesh, open_file, register
+from ikno.data.formats import FORMATS, DataFile, Format, Mesh, format_of
 from ikno.data.formats.npz import Npz
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
@@ -119,9 +119,8 @@ def test_a_prediction_reads_each_file_once(opens: Counter[str], monkeypatch: pyt
 def lines() -> Iterator[None]:
     """Register a format: one JSON object with lists of numbers, of one sample in a file or of all."""
 
-    @register
     class Lines(Format):
-        name, suffixes, holds = "lines", (".lines",), ("points", "arrays")
+        suffixes, holds = (".lines",), ("points", "arrays")
 
         def open(self, path: Path, kind: str | None = None, result: str | None = None) -> DataFile | Mesh:
             if result not in (None, ".lines", ".npz"):
@@ -134,6 +133,7 @@ def lines() -> Iterator[None]:
             every = {"x": self.points, **self.arrays, **arrays}
             out.write_text(json.dumps({name: array.tolist() for name, array in every.items()}))
 
+    FORMATS["lines"] = Lines()
     yield
     del FORMATS["lines"]
 
@@ -166,6 +166,6 @@ def test_a_new_format_trains_predicts_and_is_imported() -> None:
 
 def test_formats_that_are_none() -> None:
     with pytest.raises(UserError, match=r"a\.ply: not a file that can be read; expected \.nc, .*\.csv"):
-        open_file(Path("a.ply"))
+        format_of(Path("a.ply"))
     with pytest.raises(ValueError, match="no such format, known are netcdf, groups, mesh, csv, npz, npy"):
         Card(name="a", format="ply", variables=("u",))

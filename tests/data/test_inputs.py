@@ -1,5 +1,6 @@
 """Inputs from files: every layout in which people have them, and a line for every other."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from ikno.data.catalog import Arrays, Card
-from ikno.data.formats import DataFile, open_file
+from ikno.data.formats import DataFile, format_of
 from ikno.data.inputs import Sample, array_inputs
 from ikno.errors import UserError
 
@@ -49,7 +50,7 @@ def write(path: Path, **arrays: Any) -> Path:
 
 
 def read_inputs(path: Path, card: Card) -> list[Sample]:
-    with open_file(path, "arrays") as file:
+    with closing(format_of(path).open(path, "arrays")) as file:
         assert isinstance(file, DataFile)
         return array_inputs(file, card)
 

@@ -5,6 +5,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyvista
 
 from ikno.data import mesh_files
 from ikno.data.catalog import Card
-from ikno.data.formats import DataFile, Mesh, open_file
+from ikno.data.formats import DataFile, Mesh, format_of
 from ikno.data.formats import mesh as mesh_format
 from ikno.data.inputs import mesh_inputs
 from ikno.errors import UserError
@@ -81,14 +82,14 @@ def obj_with_texture(path: Path) -> None:
 
 def opened(path: Path, result: str | None = None) -> Mesh:
     """Return an open mesh, whose copy will have that suffix."""
-    found = open_file(path, "points", result)
+    found = format_of(path).open(path, "points", result)
     assert isinstance(found, Mesh)
     return found
 
 
 def read_mesh(path: Path, result: str | None = None) -> Mesh:
     """Return a mesh whose file was closed again."""
-    with opened(path, result) as found:
+    with closing(opened(path, result)) as found:
         return found
 
 
@@ -103,15 +104,12 @@ class Inside:
             if name is None:
                 self.mesh = mesh_files.read(self.library, self.path, self.folder)
             else:
-                mesh_files.add(self.mesh, self.folder, name)
+                mesh_files.add(*self.mesh, self.folder / name)
         except (SystemExit, ValueError, KeyError, RuntimeError, meshio.ReadError) as error:
             return f"{self.library}: {error}"
         return None
 
-    def __enter__(self) -> "Inside":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Do nothing: there is no process."""
 
 
@@ -154,7 +152,7 @@ def test_what_is_there_stays_and_what_is_new_is_added(
     make(path)
     suffix = path.suffix.lower()
     out = tmp_path / f"new folder/out{suffix}"
-    with opened(path, suffix) as mesh:
+    with closing(opened(path, suffix)) as mesh:
         np.testing.assert_allclose(mesh.points, POINTS, rtol=1e-7)
         mesh.write(out, NEW)
     assert [p.name for p in out.parent.iterdir()] == [out.name]
@@ -196,7 +194,7 @@ def test_surfaces_without_values_become_meshes_with_them(tmp_path: Path, name: s
     else:
         (poly().triangulate() if name == "b.stl" else poly()).save(path)
     count = 6 if name in ("a.stl", "binary.stl") else 7
-    with opened(path, result) as mesh:
+    with closing(opened(path, result)) as mesh:
         np.testing.assert_allclose(mesh.points, POINTS[:count], rtol=1e-5)
         mesh.write(tmp_path / f"out{result}", {"p": NEW["density"][:count]})
     made = pyvista.read(tmp_path / f"out{result}")
@@ -219,7 +217,7 @@ def test_what_meshio_would_lose_goes_to_pyvista(tmp_path: Path) -> None:
     (tmp_path / "pieces.vtu").write_text(text[:end] + text[start:end] + text[end:])
     for name, count in (("image.vtk", 7), ("pieces.vtu", 14)):
         out = tmp_path / f"out-{name}"
-        with opened(tmp_path / name, Path(name).suffix) as mesh:
+        with closing(opened(tmp_path / name, Path(name).suffix)) as mesh:
             assert isinstance(mesh, mesh_format.MeshFile)
             assert mesh.library == "pyvista"
             mesh.write(out, {"p": np.arange(count, dtype=np.float32)})
@@ -244,11 +242,11 @@ def test_tables(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as before, np.load(tmp_path / "b.npz") as after:
         assert set(after.files) == {*before.files, *NEW}
         assert all(np.array_equal(before[k], after[k]) for k in before.files)
-    assert isinstance(open_file(tmp_path / "a.npz"), Mesh)
+    assert isinstance(format_of(tmp_path / "a.npz").open(tmp_path / "a.npz"), Mesh)
     with pytest.raises(UserError, match=r"the array 'note' is no column; name the result \.npz"):
         mesh.write(tmp_path / "b.csv", NEW)
     np.savez(tmp_path / "samples.npz", x=POINTS, y=POINTS)
-    assert isinstance(open_file(tmp_path / "samples.npz"), DataFile)
+    assert isinstance(format_of(tmp_path / "samples.npz").open(tmp_path / "samples.npz"), DataFile)
     for text, message in (
         ("a,b\n1,2\n", "no columns x, y"),
         ("x,y\n1,2\n3\n", "row 2 has 1 entries, the header 2"),
@@ -386,12 +384,12 @@ def test_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_mesh_that_changes_does_no_harm(tmp_path: Path) -> None:
     """The copy is of what was read; only if another library must read the file again it has to be the same."""
     surface().write(tmp_path / "a.vtu")
-    with opened(tmp_path / "a.vtu", ".vtu") as mesh:
+    with closing(opened(tmp_path / "a.vtu", ".vtu")) as mesh:
         (tmp_path / "a.vtu").write_text("something else")
         mesh.write(tmp_path / "b.vtu", NEW)
     np.testing.assert_array_equal(read_mesh(tmp_path / "b.vtu").points, POINTS)
     surface().write(tmp_path / "a.vtu")
-    with opened(tmp_path / "a.vtu", ".vtu") as mesh:
+    with closing(opened(tmp_path / "a.vtu", ".vtu")) as mesh:
         assert isinstance(mesh, mesh_format.MeshFile)
         meshio.Mesh(POINTS + 1, [("triangle", TRIANGLES)]).write(tmp_path / "a.vtu")
         mesh._child._process.kill()  # so that pyvista must do it

@@ -8,17 +8,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ikno.atomic import whole_file
 from ikno.data import mesh_files
-from ikno.data.formats.format import Format, Kind, Mesh, check_file, register
+from ikno.data.formats import FORMATS, Format, Kind, Mesh, check_file, new_file
 from ikno.errors import UserError
 
 # What each library reads and writes here, the lighter one first, and the extra that brings it.
@@ -31,11 +31,10 @@ SECONDS, SECONDS_PER_MB = 60.0, 2.0
 MEMORY, MEMORY_PER_BYTE = 4 << 30, 60
 
 
-@register
 class Meshes(Format):
     """Files of VTK, Gmsh, and surfaces without values."""
 
-    name, suffixes, holds = "mesh", (".vtu", ".vtp", ".vtk", ".msh", ".stl", ".obj"), ("points",)
+    suffixes, holds = (".vtu", ".vtp", ".vtk", ".msh", ".stl", ".obj"), ("points",)
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> Mesh:
         check_file(path)
@@ -47,16 +46,13 @@ class MeshFile(Mesh):
     """A mesh in a child process, which has read it once and writes copies of it; the cells stay there."""
 
     def __init__(self, path: Path, result: str | None) -> None:
-        self.path, self._open, self._reasons = path, ExitStack(), []
+        self.path, self._result, self._reasons, self._open = path, result, [], ExitStack()
         self._waiting = _libraries(path, result)
-        self._better = path.suffix.lower() in READS["pyvista"] and result != ".msh"
-        try:
+        with self._open:  # closed if anything fails
             made = self._next(f"{path}: cannot be read", "; is it complete? write it again")
             arrays = {name: made[str(k)] for k, name in enumerate(made["names"].tolist())}
             super().__init__(path, made["points"], arrays, made["triangles"])
-        except UserError:
-            self.close()
-            raise
+            self._open = self._open.pop_all()
 
     def _next(self, problem: str, remedy: str = "") -> dict[str, np.ndarray]:
         """Return what the next library that can reads in the file; if none is left, raise a UserError."""
@@ -64,35 +60,31 @@ class MeshFile(Mesh):
             self.close()
             self.library = self._waiting.pop(0)
             self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-            self._child = self._open.enter_context(Child(self.path, self.library, self._folder))
+            self._child = Child(self.path, self.library, self._folder)
+            self._open.callback(self._child.close)
             reason = self._child.answer()
             if reason is None:
                 with np.load(self._folder / "read.npz", allow_pickle=False) as arrays:
                     return dict(arrays)
             self._reasons.append(reason)
         text = "; ".join(dict.fromkeys(self._reasons))
-        if self._better and find_spec("pyvista") is None:
+        known = self.path.suffix.lower() in READS["pyvista"] and self._result != ".msh"
+        if known and find_spec("pyvista") is None:
             text += "; if the file is sound, pyvista may know it: pip install 'ikno[vtk]'"
         raise UserError(f"{problem}: {text}{remedy}")
 
     def write(self, out: Path, arrays: Mapping[str, Float[np.ndarray, "points"]]) -> None:
         """Write a copy with more point arrays; the file appears only when it is complete and was read again."""
-        numbered = {str(k): array for k, array in enumerate(arrays.values())}
-        name = f"made{out.suffix.lower()}"
-        while True:
-            np.savez(self._folder / "given.npz", names=np.array(list(arrays), dtype="U"), **numbered)  # type: ignore[arg-type]
-            reason = self._child.answer(name)
-            if reason is None:
-                break
+        given: dict[str, Any] = {str(k): array for k, array in enumerate(arrays.values())}
+        given["names"], name = np.array(list(arrays), dtype="U"), f"made{out.suffix.lower()}"
+        np.savez(self._folder / "given.npz", **given)
+        while reason := self._child.answer(name):
             self._reasons.append(reason)
             if not np.array_equal(self._next(f"{out}: cannot be written")["points"], self.points):
                 raise UserError(f"{out}: cannot be written: {self.path} changed while it was used")
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(out) as partial:
-                shutil.copyfile(self._folder / name, partial)
-        except OSError as error:
-            raise UserError(f"{out}: cannot be written ({error.strerror or error})") from None
+            np.savez(self._folder / "given.npz", **given)
+        with new_file(out) as partial:
+            shutil.copyfile(self._folder / name, partial)
 
     def close(self) -> None:
         self._open.close()
@@ -102,38 +94,30 @@ class Child:
     """A process that runs the program of ``mesh_files`` on one mesh."""
 
     def __init__(self, path: Path, library: str, folder: Path) -> None:
-        size = path.stat().st_size
-        self.library, self._seconds = library, SECONDS + SECONDS_PER_MB * size / 1e6
-        memory = str(MEMORY + MEMORY_PER_BYTE * size)
+        size, self.library, self._said = path.stat().st_size, library, folder / "said"
+        self._seconds, memory = SECONDS + SECONDS_PER_MB * size / 1e6, MEMORY + MEMORY_PER_BYTE * size
         # -P: modules beside the program must not hide others. One thread, wide lines: less memory, whole messages.
-        command = [sys.executable, "-P", mesh_files.__file__, memory, library, str(path.absolute()), str(folder)]
+        command = [sys.executable, "-P", mesh_files.__file__, str(memory), library, str(path.absolute()), str(folder)]
         settings = {"COLUMNS": "1000", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        self._said = folder / "said"
-        pipe = subprocess.PIPE
         with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=said, bufsize=0, env={**os.environ, **settings}
-            )
+            pipe, every = subprocess.PIPE, {**os.environ, **settings}
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, bufsize=0, env=every)
 
     def answer(self, name: str | None = None) -> str | None:
         """Return None when the mesh was read, or its copy of that name written; or in one line why it failed."""
-        process = self._process
+        process, late = self._process, Timer(self._seconds, self._process.kill)
         assert process.stdin is not None
         assert process.stdout is not None
-        late = Timer(self._seconds, process.kill)
         late.start()
-        try:
-            if name is not None:
-                process.stdin.write(f"{name}\n".encode())
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{name}\n".encode() if name else b"")
             if process.stdout.readline():
+                late.cancel()
+                late.join()
                 return None
-        except BrokenPipeError:
-            pass
-        finally:
-            in_time = late.is_alive()
-            late.cancel()
-            late.join()
-        code = process.wait()
+        code, in_time = process.wait(), late.is_alive()
+        late.cancel()
+        late.join()
         if not in_time:
             return f"{self.library} was not done after {self._seconds:.0f} s"
         if code < 0:
@@ -145,12 +129,11 @@ class Child:
         bare = re.sub(r"^(?:\w+\.)+(?=\w+(?::|$))", "", last)  # the name of an exception without its module
         return f"{self.library}: {bare[:300]}"
 
-    def __enter__(self) -> "Child":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._process.kill()
-        self._process.__exit__(None, None, None)
+        with self._process:
+            pass  # close its pipes and wait
 
 
 def _libraries(path: Path, result: str | None) -> list[str]:
@@ -186,3 +169,6 @@ def _check_xml(path: Path) -> None:
             if re.search(rb"<!(DOCTYPE|ENTITY)", rest + block, re.IGNORECASE):
                 raise UserError(f"{path}: XML with a DOCTYPE or entities is not read; mesh files need none, remove it")
             rest = block[-16:]
+
+
+FORMATS["mesh"] = Meshes()

@@ -9,23 +9,22 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ikno.data.formats.format import DataFile, Format, Kind, Mesh, check_file, register
+from ikno.data.formats import FORMATS, DataFile, Format, Kind, Mesh, check_file, new_file
 from ikno.data.formats.tables import Columns, TableFormat
 from ikno.errors import UserError
 
 
-@register
 class Npz(TableFormat):
     """Arrays of all samples, or the columns x, y(, z), ... of one."""
 
-    name, suffixes, holds, results = "npz", (".npz",), ("arrays", "points"), (".npz",)
+    suffixes, holds, results = (".npz",), ("arrays", "points"), (".npz",)
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile | Mesh:
         arrays = self.read(path)
         table = {"x", "y"} <= arrays.keys() and arrays["x"].ndim == 1
-        if kind == "points" or (kind is None and table):
-            return self.table(path, arrays, result)
-        return DataFile(path, arrays)
+        return (
+            self.table(path, arrays, result) if kind == "points" or (kind is None and table) else DataFile(path, arrays)
+        )
 
     def read(self, path: Path) -> Columns:
         check_file(path)
@@ -41,18 +40,18 @@ class Npz(TableFormat):
 
     @contextmanager
     def create(
-        self, path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
+        self, out: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
     ) -> Iterator[dict[str, Any]]:
         arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
-        yield arrays
-        self.write(path, {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}})
+        with new_file(out) as partial:
+            yield arrays
+            self.write(partial, {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}})
 
 
-@register
 class Npy(Format):
     """One array, as a memory map: only what is used is read."""
 
-    name, suffixes, holds = "npy", (".npy",), ("arrays",)
+    suffixes, holds = (".npy",), ("arrays",)
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile:
         check_file(path)
@@ -60,3 +59,6 @@ class Npy(Format):
             return DataFile(path, {"the array": np.lib.format.open_memmap(path, mode="r")})
         except (ValueError, OSError, EOFError, SyntaxError) as error:
             raise UserError(f"{path}: not a readable npy file, or cut short: {error}") from None
+
+
+FORMATS.update(npz=Npz(), npy=Npy())
