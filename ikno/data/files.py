@@ -1,72 +1,12 @@
-"""Data sets in files of all formats: read sample by sample, as float32, and checked as they are read."""
+"""Data sets in files of all formats, and where these files are."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ikno.data.catalog import Card, plain
 from ikno.data.formats import FORMATS, DataFile, readable
-from ikno.data.layouts import Arrays, Folder, Groups, Rows, all_rows
-from ikno.data.records import Trajectory
+from ikno.data.layouts import Arrays, Dataset, Folder, Groups, Joined
 from ikno.errors import UserError
-
-
-class Dataset:
-    """An open data file: ``dataset[i]`` reads one trajectory. Close it, or use it in a ``with`` block."""
-
-    def __init__(self, path: Path, card: Card, source: "Arrays | Groups | Folder | _Joined", close) -> None:
-        self.path, self.card, self._source, self._close = path, card, source, close
-
-    def __len__(self) -> int:
-        return self._source.samples
-
-    def __getitem__(self, sample: int) -> Trajectory:
-        return self.read(sample)
-
-    def read(self, sample: int, rows: Rows = all_rows) -> Trajectory:
-        """Return a trajectory at some of its points; only these are read where the format allows it."""
-        if not 0 <= sample < len(self):
-            raise IndexError(f"sample {sample} of {len(self)}")
-        made = self._source.read(sample, rows)
-        parts = {"points": made.points, "values": made.values, "conditions": made.conditions}
-        for what, array in parts.items():
-            if array is not None and not np.isfinite(array).all():
-                raise UserError(f"{self.path}: sample {sample} has NaN or infinite {what}; remove it or mend the file")
-        return made
-
-    def __iter__(self) -> Iterator[Trajectory]:
-        return (self[i] for i in range(len(self)))
-
-    @property
-    def shared(self) -> bool:
-        """Whether all samples have one cloud."""
-        return self._source.shared
-
-    @property
-    def shape(self) -> dict[str, int]:
-        """The sizes of the file: samples, times, points (of the first sample), variables, conditions, dim."""
-        first = self._source.read(0, all_rows)
-        channels = 0 if first.conditions is None else first.conditions.shape[2]
-        times, points, variables = first.values.shape
-        sizes = {"samples": len(self), "times": times, "points": points, "variables": variables}
-        return {**sizes, "conditions": channels, "dim": first.points.shape[1]}
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What the file says about how it was made."""
-        return self._source.attributes
-
-    def close(self) -> None:
-        self._close()
-
-    def __enter__(self) -> "Dataset":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_data(path: str | Path, card: Card) -> Dataset:
@@ -82,11 +22,10 @@ def open_data(path: str | Path, card: Card) -> Dataset:
     if not beside:
         return first
     try:
-        second = _open_file(beside[0], card)
+        return Joined(first, _open_file(beside[0], card))
     except UserError:
         first.close()
         raise
-    return Dataset(path, card, _Joined(first, second), lambda: (first.close(), second.close()))
 
 
 def _open_file(path: Path, card: Card) -> Dataset:
@@ -94,14 +33,13 @@ def _open_file(path: Path, card: Card) -> Dataset:
     if not path.exists():
         raise UserError(f"{path}: no such file")
     if form.holds[0] == "points":
-        return Dataset(path, card, Folder(path, card), lambda: None)
+        return Folder(path, card)
     if path.is_dir():
         raise UserError(f"{path}: is a folder, expected a {card.format} file")
     file = form.open(path, form.holds[0])
     assert isinstance(file, DataFile)
     with readable(file):
-        layout = Groups if form.holds[0] == "groups" else Arrays
-        return Dataset(path, card, layout(file, card), file.close)
+        return Groups(file, card) if form.holds[0] == "groups" else Arrays(file, card)
 
 
 def benchmark_of(path: Path) -> str | None:
@@ -131,17 +69,3 @@ def find_file(card: Card, folder: str | Path) -> Path:
 def _fits(path: Path, card: Card, names: set[str]) -> bool:
     """Tell whether this is a file of the card's format under one of the names."""
     return path.is_file() and path.suffix.lower() in FORMATS[card.format].suffixes and plain(path.stem) in names
-
-
-class _Joined:
-    """The samples of one file, then those of another."""
-
-    shared = False
-
-    def __init__(self, first: Dataset, second: Dataset) -> None:
-        self.first, self.second, self.attributes = first, second, first.attributes
-        self.samples = len(first) + len(second)
-
-    def read(self, sample: int, rows: Rows) -> Trajectory:
-        first = sample < len(self.first)
-        return self.first.read(sample, rows) if first else self.second.read(sample - len(self.first), rows)

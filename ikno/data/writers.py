@@ -74,35 +74,23 @@ def write_data(
     import h5netcdf
 
     first = read(samples[0])
-    times, nodes, variables = first.values.shape
+    names = {"u": ("sample", "time", "node", "variable")}
+    sizes = dict(zip(names["u"], (len(samples), *first.values.shape), strict=True))
+    sizes |= {"shared": 1, "constant": 1, "axis": first.points.shape[1]}
+    names["x"] = ("shared" if cloud is not None else "sample", "constant", "node", "axis")
+    if first.conditions is not None:
+        sizes["condition"] = first.conditions.shape[2]
+        names["c"] = ("sample", "constant" if len(first.conditions) == 1 else "time", "node", "condition")
     with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
         file.attrs.update(attributes)
-        sizes = {
-            "sample": len(samples),
-            "time": times,
-            "node": nodes,
-            "variable": variables,
-            "shared": 1,
-            "constant": 1,
-        }
-        sizes |= {"axis": first.points.shape[1]}
-        if first.conditions is not None:
-            sizes |= {"condition": first.conditions.shape[2]}
         file.dimensions = sizes
-        u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
-        x = file.create_variable(
-            "x", ("shared" if cloud is not None else "sample", "constant", "node", "axis"), np.float32
-        )
-        c = None
-        if first.conditions is not None:
-            lead = "constant" if first.conditions.shape[0] == 1 else "time"
-            c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
+        arrays = {name: file.create_variable(name, axes, np.float32) for name, axes in names.items()}
         if cloud is not None:
-            x[0, 0] = cloud
+            arrays["x"][0, 0] = cloud
         for i, name in enumerate(samples):
             made = read(name)
-            u[i] = made.values
+            arrays["u"][i] = made.values
             if cloud is None:
-                x[i, 0] = made.points
-            if c is not None:
-                c[i] = made.conditions
+                arrays["x"][i, 0] = made.points
+            if made.conditions is not None:
+                arrays["c"][i] = made.conditions
