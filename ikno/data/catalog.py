@@ -1,7 +1,7 @@
 """Cards: what is known of each data set. The fifteen benchmarks of the paper, and cards that users write as TOML."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -66,18 +66,12 @@ class Card(Settings):
     generated: bool = False
     notes: str = ""
 
-    @field_validator("metric")
+    @field_validator("metric", "format")
     @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in IN_CARDS:
-            raise ValueError(f"no such metric, known are {', '.join(IN_CARDS)}")
-        return value
-
-    @field_validator("format")
-    @classmethod
-    def _known_format(cls, value: str) -> str:
-        if value not in FORMATS:
-            raise ValueError(f"no such format, known are {', '.join(FORMATS)}")
+    def _known(cls, value: str, field: Any) -> str:
+        known = IN_CARDS if field.field_name == "metric" else FORMATS
+        if value not in known:
+            raise ValueError(f"no such {field.field_name}, known are {', '.join(known)}")
         return value
 
     @model_validator(mode="after")

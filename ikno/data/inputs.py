@@ -32,23 +32,18 @@ def array_inputs(
     points, values, conditions = _wanted(file, card, given)
     points = _samples(file.path, card.arrays.points, points, card.dim)
     count = points.shape[1]
-    channels = []
+    start = np.zeros((1, count, 0 if card.steady else len(card.active)), np.float32)
     if values is not None:
         every = _samples(file.path, card.arrays.values, values, len(card.variables), card.snapshots, snapshot)
-        channels.append(every[..., [card.variables.index(v) for v in card.active]])
-    elif not card.steady:
-        channels.append(np.zeros((1, count, len(card.active)), np.float32))
+        start = every[..., [card.variables.index(v) for v in card.active]]
+    known = np.zeros((1, count, len(card.conditions)), np.float32)
     if conditions is not None:
         array, width = np.atleast_1d(conditions), len(card.conditions)
         # [k, width] is read as in training, one number per sample, unless only the points are as many.
-        several = {len(a) for a in (points, *channels)}
-        if array.ndim <= 2 and array.shape[-1] == width and (array.shape[0] != count or count in several):
+        if array.ndim <= 2 and array.shape[-1] == width and (len(array) != count or count in (len(points), len(start))):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
-        name = card.arrays.conditions or "c"
-        channels.append(_samples(file.path, name, array, width, card.snapshots, snapshot))
-    else:
-        channels.append(np.zeros((1, count, len(card.conditions)), np.float32))
-    return _joined(file.path, card, points, channels, given)
+        known = _samples(file.path, card.arrays.conditions or "c", array, width, card.snapshots, snapshot)
+    return _joined(file.path, card, points, [start, known], given)
 
 
 def mesh_inputs(mesh: Mesh, card: Card, given: Mapping[str, float]) -> Sample:

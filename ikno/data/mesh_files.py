@@ -13,10 +13,8 @@ the last line of its error output is the reason. Nothing of ikno is imported: th
 import os
 import re
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,22 +51,12 @@ class Meshio:
         import meshio
 
         kind = path.suffix.lower()
-        if kind == ".obj":
-            with _points_and_faces(path) as name:
-                mesh = meshio.obj.read(name)
-        elif kind == ".msh":
-            mesh = meshio.gmsh.read(path)
-        elif kind == ".vtk":
+        if kind in (".vtk", ".vtu"):
             _only_what_meshio_keeps(path)
-            mesh = meshio.vtk.read(path)
+        mesh = (meshio.gmsh if kind == ".msh" else getattr(meshio, kind[1:])).read(path)
+        if kind == ".vtk":
             mesh.point_data = {unquote(k): a for k, a in mesh.point_data.items()}
             mesh.cell_data = {unquote(k): a for k, a in mesh.cell_data.items()}
-        elif kind == ".vtu":
-            _only_what_meshio_keeps(path)
-            mesh = meshio.vtu.read(path)
-        else:
-            _whole_stl(path)
-            mesh = meshio.stl.read(path)
         mesh.points = np.asarray(mesh.points, dtype=mesh.points.dtype.newbyteorder("="))
         return mesh
 
@@ -122,14 +110,9 @@ class PyVista:
     def read(self, path: Path) -> Any:
         import pyvista
 
-        if path.suffix.lower() == ".stl":
-            _whole_stl(path)
         try:
             with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
-                if path.suffix.lower() != ".obj":
-                    return pyvista.read(path)
-                with _points_and_faces(path) as name:
-                    return pyvista.read(name)
+                return pyvista.read(path)
         except RuntimeError as error:  # the first thing that VTK says is the reason, the rest are its consequences
             said = re.findall(r"\(0x[0-9a-f]+\): (.+)", str(error))
             sys.exit(said[0] if said else str(error))
@@ -175,8 +158,10 @@ def read(library: str, path: Path, folder: Path) -> tuple[Any, Any, Parts]:
     It has points, names, 0, 1, ... by their order, and ``triangles`` of the surface: what bounds cells with volume, and
     cells without.
     """
-    tool = LIBRARIES[library]
-    mesh = tool.read(path)
+    tool, kind = LIBRARIES[library], path.suffix.lower()
+    if kind == ".stl":
+        _whole_stl(path)
+    mesh = tool.read(_points_and_faces(path, folder / "read.obj") if kind == ".obj" else path)
     parts = tool.parts(mesh)
     _sound(parts)
     arrays = {str(k): array for k, array in enumerate(parts.at_points.values())}
@@ -264,21 +249,19 @@ def _whole_stl(path: Path) -> None:
         sys.exit(f"{len(raw)} bytes, but the header says {facets} facets")
 
 
-@contextmanager
-def _points_and_faces(path: Path) -> Iterator[str]:
-    """Yield the name of a copy of an obj file with points and faces alone: texture and normals belong to corners."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy, points = Path(folder) / "mesh.obj", 0
-        with path.open(encoding="utf-8", errors="replace") as lines, copy.open("w", encoding="utf-8") as file:
-            for line in lines:
-                kind, *words = line.split() or [""]
-                if kind == "v":
-                    points += 1
-                    file.write(f"v {' '.join(words[:3])}\n")
-                elif kind == "f":  # negative numbers count back from the last point so far
-                    corners = [int(word.partition("/")[0]) for word in words]
-                    file.write(f"f {' '.join(str(c if c > 0 else points + 1 + c) for c in corners)}\n")
-        yield str(copy)
+def _points_and_faces(path: Path, copy: Path) -> Path:
+    """Return a copy of an obj file with points and faces alone: texture and normals belong to corners."""
+    points = 0
+    with path.open(encoding="utf-8", errors="replace") as lines, copy.open("w", encoding="utf-8") as file:
+        for line in lines:
+            kind, *words = line.split() or [""]
+            if kind == "v":
+                points += 1
+                file.write(f"v {' '.join(words[:3])}\n")
+            elif kind == "f":  # negative numbers count back from the last point so far
+                corners = [int(word.partition("/")[0]) for word in words]
+                file.write(f"f {' '.join(str(c if c > 0 else points + 1 + c) for c in corners)}\n")
+    return copy
 
 
 def _limit(memory: int) -> None:

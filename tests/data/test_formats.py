@@ -17,6 +17,7 @@ from ikno.config import DataSettings
 from ikno.data.catalog import Card
 from ikno.data.formats import FORMATS, DataFile, Format, Mesh, format_of
 from ikno.data.formats.npz import Npz
+from ikno.data.library import load_data
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
 
@@ -169,3 +170,21 @@ def test_formats_that_are_none() -> None:
         format_of(Path("a.ply"))
     with pytest.raises(ValueError, match="no such format, known are netcdf, groups, mesh, csv, npz, npy"):
         Card(name="a", format="ply", variables=("u",))
+
+
+def test_a_folder_of_meshes_is_a_training_set() -> None:
+    """As it is after an import, surfaces in space included."""
+    Path("cases").mkdir()
+    for k in range(3):
+        data: dict[str, Any] = {"f": F[k], "u": F[k] ** 2}
+        x = np.concatenate([POINTS[k], F[k][:, None]], 1)
+        meshio.Mesh(x, [("triangle", np.array([[0, 1, 2]]))], point_data=data).write(f"cases/{k}.vtu")
+    ikno("data", "import", "cases", "--inputs", "f", "--targets", "u", "--out", "set.h5")
+    name = card("mine", "cases", "mesh")
+    with Path(name).open("a") as file:
+        file.write("dim = 3\n")
+    with load_data(name) as own, load_data("set.toml") as imported:
+        assert len(own) == 3
+        for a, b in zip(own, imported, strict=True):
+            for part in ("points", "values", "conditions", "triangles"):
+                np.testing.assert_array_equal(getattr(a, part), getattr(b, part))
