@@ -1,10 +1,9 @@
 """Data sets in files of all formats, and where these files are."""
 
-from contextlib import closing
 from pathlib import Path
 
 from ikno.data.catalog import Card, plain
-from ikno.data.formats import FORMATS, DataFile, readable
+from ikno.data.formats import FORMATS, open_arrays, readable
 from ikno.data.layouts import Arrays, Dataset, Folder, Groups, Joined
 from ikno.errors import UserError
 
@@ -36,20 +35,9 @@ def _open_file(path: Path, card: Card) -> Dataset:
         return Folder(path, card)
     if path.is_dir():
         raise UserError(f"{path}: is a folder, expected a {card.format} file")
-    file = form.open(path, form.holds[0])
-    assert isinstance(file, DataFile)
+    file = open_arrays(path, form)
     with readable(file):
         return Groups(file, card) if form.holds[0] == "groups" else Arrays(file, card)
-
-
-def benchmark_of(path: Path) -> str | None:
-    """Return the benchmark that a file names as its own, as generated ones do."""
-    netcdf = FORMATS["netcdf"]
-    if path.suffix not in netcdf.suffixes:
-        return None
-    with closing(netcdf.open(path)) as file:
-        assert isinstance(file, DataFile)
-        return str(file.attributes.get("benchmark"))
 
 
 def find_file(card: Card, folder: str | Path) -> Path:

@@ -12,6 +12,7 @@ from ikno.data.catalog import Card
 from ikno.data.formats import DataFile, Mesh
 from ikno.errors import UserError
 
+Stack = Float32[np.ndarray, "_ _ _"]  # samples or 1, points, and coordinates or channels
 Sample = tuple[Float32[np.ndarray, "points dim"], Float32[np.ndarray, "points channels"]]
 
 
@@ -43,7 +44,7 @@ def array_inputs(
         if array.ndim <= 2 and array.shape[-1] == width and (len(array) != count or count in (len(points), len(start))):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
         known = _samples(file.path, card.arrays.conditions or "c", array, width, card.snapshots, snapshot)
-    return _joined(file.path, card, points, [start, known], given)
+    return _joined(file.path, card, [points, start, known], given)
 
 
 def mesh_inputs(mesh: Mesh, card: Card, given: Mapping[str, float]) -> Sample:
@@ -80,15 +81,10 @@ def _wanted(
     return found[0], found[1] if moving else None, found[-1] if conditional else None
 
 
-def _joined(
-    path: Path,
-    card: Card,
-    points: Float32[np.ndarray, "_ points dim"],
-    channels: Sequence[Float32[np.ndarray, "_ _ _"]],
-    given: Mapping[str, float],
-) -> list[Sample]:
-    """Return points and all channels of each sample; what there is once is for all of them."""
-    sizes = {len(a) for a in (points, *channels)} - {1}
+def _joined(path: Path, card: Card, arrays: Sequence[Stack], given: Mapping[str, float]) -> list[Sample]:
+    """Return points and all other channels of each sample; what there is once is for all of them."""
+    points, *channels = arrays
+    sizes = {len(a) for a in arrays} - {1}
     if len(sizes) > 1:
         raise UserError(f"{path}: the arrays have different numbers of samples: {', '.join(map(str, sorted(sizes)))}")
     count = points.shape[1]
@@ -140,9 +136,8 @@ def _samples(
     if full.ndim == 4 and (full.shape[1] in (1, snapshots) or (snapshots > 1 and array.ndim == 4)):
         place = 0 if full.shape[1] == 1 else snapshot or 0
         if place != int(place) or not 0 <= place < full.shape[1]:
-            raise UserError(
-                f"{path}: {name} has no snapshot at the time asked for; leave --time out or choose one of its times"
-            )
+            wrong = f"{name} has no snapshot at the time asked for"
+            raise UserError(f"{path}: {wrong}; leave --time out or choose one of its times")
         full = full[:, int(place)]
     full = full[None] if full.ndim == 2 else full
     if full.ndim != 3 or full.shape[2] != width or 0 in full.shape[:2]:

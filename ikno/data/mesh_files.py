@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -38,10 +38,10 @@ class Parts:
 
     points: np.ndarray
     at_points: dict[str, np.ndarray]
-    in_cells: dict[str, np.ndarray] = field(default_factory=dict)
-    others: dict[str, np.ndarray] = field(default_factory=dict)
-    types: Sequence[Any] = ()
-    connectivity: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    in_cells: dict[str, np.ndarray]
+    others: dict[str, np.ndarray]
+    types: Sequence[Any]
+    connectivity: np.ndarray
 
 
 class Meshio:

@@ -42,22 +42,20 @@ def group_of(card: Card, made: Trajectory) -> Group:
     return columns, {k: float(values[0]) for k, values in known.items()}
 
 
-def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> int:
-    """Write one group of arrays and numbers (attributes) per sample, as HDF5, and return how many.
+def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> None:
+    """Write one group of arrays and numbers (attributes) per sample, as HDF5.
 
     The file appears only when it is complete. Not with h5netcdf, whose attributes are arrays of one number.
     """
     import h5py
 
-    count = 0
     with new_file(path) as partial, h5py.File(partial, "w") as file:
         file.attrs.update(attributes)
-        for count, (columns, numbers) in enumerate(samples, 1):
-            group = file.create_group(f"{count - 1:06d}")
+        for k, (columns, numbers) in enumerate(samples):
+            group = file.create_group(f"{k:06d}")
             for name, values in columns.items():
                 group.create_dataset(name, data=values)
             group.attrs.update(numbers)
-    return count
 
 
 def write_data(

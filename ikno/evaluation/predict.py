@@ -146,15 +146,16 @@ def _names(
     mesh: Mesh, variables: Sequence[str], kept: Sequence[str], ahead: Sequence[float | None]
 ) -> dict[str, tuple[str, int, int]]:
     """Return the names of new arrays of a mesh, each with what it is: u, spread..., which lead, which variable."""
-    names = {}
-    for index, lead in enumerate(ahead):
-        for number, variable in enumerate(variables):
-            for kind in kept:
-                title = variable if kind == "u" else f"{variable}_{kind}"
-                name = _free_name(mesh, title if lead is None else f"{title}@{lead:.6g}")
-                if name in names:
-                    raise UserError(f"--lead: {lead:.6g} is there twice; say each once")
-                names[name] = kind, index, number
+    names: dict[str, tuple[str, int, int]] = {}
+    for (j, lead), (v, variable), kind in product(enumerate(ahead), enumerate(variables), kept):
+        title = variable if kind == "u" else f"{variable}_{kind}"
+        title += "" if lead is None else f"@{lead:.6g}"
+        free = [name for name in (title, f"{title}_predicted") if name not in mesh.arrays]
+        if not free:
+            raise UserError(f"{mesh.path}: has the arrays {title} and {title}_predicted already; remove one of them")
+        if free[0] in names:
+            raise UserError(f"--lead: {lead:.6g} is there twice; say each once")
+        names[free[0]] = kind, j, v
     return names
 
 
@@ -169,14 +170,6 @@ def _free(request: PredictionRequest) -> None:
         raise UserError(f"{out}: is the file that is read; choose another place with --out, or --force to replace it")
     if out.exists():
         raise UserError(f"{out}: exists already; choose another place with --out, or --force to replace it")
-
-
-def _free_name(mesh: Mesh, name: str) -> str:
-    """Return the name of a new array, another one if the mesh has it."""
-    for free in (name, f"{name}_predicted"):
-        if free not in mesh.arrays:
-            return free
-    raise UserError(f"{mesh.path}: has the arrays {name} and {name}_predicted already; remove one of them")
 
 
 def _ahead(run: Run, request: PredictionRequest) -> list[float | None]:

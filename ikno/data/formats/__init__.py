@@ -1,13 +1,4 @@
-"""File formats: ``FORMATS`` by the names that cards use. Every module here is loaded: a new format is one new file,
-
-class Mine(Format):
-    suffixes, holds = (".mine",), ("arrays",)
-
-    def open(self, path, kind=None, result=None):
-        return DataFile(path, {"u": ..., "x": ...})
-
-FORMATS["mine"] = Mine()
-"""
+"""File formats: ``FORMATS`` by the names that cards use. Every module here is loaded: a new format is one new file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +17,10 @@ from ikno.errors import UserError
 
 # Named arrays of all samples, a group of arrays per sample, or the points of one sample with arrays at them.
 Kind = Literal["arrays", "groups", "points"]
+Columns = Mapping[str, np.ndarray]
+Filled = dict[str, Any]
+Shapes = Mapping[str, Sequence[int]]
+Notes = Mapping[str, str]
 
 
 @dataclass
@@ -116,9 +111,7 @@ class Format(ABC):
             result: the suffix of the copy of a Mesh that will be written, refused here if it cannot be.
         """
 
-    def create(
-        self, out: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-    ) -> AbstractContextManager[dict[str, Any]]:
+    def create(self, out: Path, shapes: Shapes, known: Columns, notes: Notes) -> AbstractContextManager[Filled]:
         """Return a context of float32 arrays to be filled, which become a file with ``known`` arrays and notes.
 
         After it the arrays are those of the file.
@@ -144,9 +137,16 @@ def format_of(path: Path) -> Format:
 
 def open_mesh(path: Path, form: Format | None = None) -> Mesh:
     """Return a file of one sample; by default the suffix tells its format."""
-    found = (form or format_of(path)).open(path, "points")
-    assert isinstance(found, Mesh)
-    return found
+    mesh = (form or format_of(path)).open(path, "points")
+    assert isinstance(mesh, Mesh)
+    return mesh
+
+
+def open_arrays(path: Path, form: Format) -> DataFile:
+    """Return a file of arrays or groups, as training sets have it."""
+    file = form.open(path, form.holds[0])
+    assert isinstance(file, DataFile)
+    return file
 
 
 def check_file(path: Path) -> None:

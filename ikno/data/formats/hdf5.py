@@ -1,14 +1,13 @@
 """NetCDF files of arrays, as the benchmarks are released, and HDF5 files with a group per sample, as the aircraft's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
-from ikno.data.formats import FORMATS, DataFile, Format, Kind, check_file, new_file
+from ikno.data.formats import FORMATS, Columns, DataFile, Filled, Format, Kind, Notes, Shapes, check_file, new_file
 from ikno.errors import UserError
 
 
@@ -27,9 +26,7 @@ class NetCDF(Format):
         return DataFile(path, file, attributes, file.close)
 
     @contextmanager
-    def create(
-        self, out: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
+    def create(self, out: Path, shapes: Shapes, known: Columns, notes: Notes) -> Iterator[Filled]:
         import h5netcdf
 
         with new_file(out) as partial, h5netcdf.File(partial, "w") as file:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -105,20 +105,20 @@ class Child:
 
     def answer(self, name: str | None = None) -> str | None:
         """Return None when the mesh was read, or its copy of that name written; or in one line why it failed."""
-        process, late = self._process, Timer(self._seconds, self._process.kill)
+        process, over = self._process, Event()
         assert process.stdin is not None
         assert process.stdout is not None
+        late = Timer(self._seconds, lambda: (over.set(), process.kill()))
         late.start()
-        with suppress(BrokenPipeError):
-            process.stdin.write(f"{name}\n".encode() if name else b"")
-            if process.stdout.readline():
-                late.cancel()
-                late.join()
-                return None
-        code, in_time = process.wait(), late.is_alive()
-        late.cancel()
-        late.join()
-        if not in_time:
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(f"{name}\n".encode() if name else b"")
+                if process.stdout.readline():
+                    return None
+            code = process.wait()
+        finally:
+            late.cancel()
+        if over.is_set():
             return f"{self.library} was not done after {self._seconds:.0f} s"
         if code < 0:
             return f"{self.library} was ended by {signal.Signals(-code).name}"

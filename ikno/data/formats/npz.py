@@ -1,16 +1,27 @@
 """Files of numpy: npz files of arrays or with a table, and npy files of one array, never with pickled objects."""
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from ikno.data.formats import FORMATS, DataFile, Format, Kind, Mesh, check_file, new_file
-from ikno.data.formats.tables import Columns, TableFormat
+from ikno.data.formats import (
+    FORMATS,
+    Columns,
+    DataFile,
+    Filled,
+    Format,
+    Kind,
+    Mesh,
+    Notes,
+    Shapes,
+    check_file,
+    new_file,
+)
+from ikno.data.formats.tables import TableFormat
 from ikno.errors import UserError
 
 
@@ -39,10 +50,8 @@ class Npz(TableFormat):
             np.savez(stream, **columns)  # type: ignore[arg-type]
 
     @contextmanager
-    def create(
-        self, out: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
-        arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
+    def create(self, out: Path, shapes: Shapes, known: Columns, notes: Notes) -> Iterator[Filled]:
+        arrays: Filled = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
         with new_file(out) as partial:
             yield arrays
             self.write(partial, {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}})

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from ikno.data.formats import FORMATS, DataFile, Format, Kind, Mesh, check_file, format_of, new_file
+from ikno.data.formats import FORMATS, Columns, DataFile, Format, Kind, Mesh, check_file, format_of, new_file
 from ikno.errors import UserError
-
-Columns = Mapping[str, np.ndarray]
 
 
 class TableFormat(Format):
