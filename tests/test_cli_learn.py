@@ -242,7 +242,7 @@ def test_several_seeds(ikno: Screen, trained: Path) -> None:
     assert found["best"]["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     shown = ikno("evaluate", trained, other).out
     assert shown.startswith("small, ikno-tp: 2 runs, 1 test samples of 16 points\n")
-    assert f"{100 * found['best']['mean']:.2f} % ± {100 * found['best']['std']:.2f} %" in shown
+    assert f"{100 * found['best']['mean']:.2f} ± {100 * found['best']['std']:.2f} %" in shown
     missing = trained / "missing"
     ikno.refused("missing: no run here", "evaluate", trained, missing)
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 from ikno.cli import app
 from ikno.config import DataSettings
 from ikno.data.catalog import Card
-from ikno.data.formats import FORMATS, DataFile, Format, Mesh, format_of
+from ikno.data.formats import FORMATS, Columns, DataFile, Format, Mesh, format_of, open_mesh
 from ikno.data.formats.npz import Npz
+from ikno.data.formats.tables import TableFormat
 from ikno.data.library import load_data
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
@@ -188,3 +190,24 @@ def test_a_folder_of_meshes_is_a_training_set() -> None:
         for a, b in zip(own, imported, strict=True):
             for part in ("points", "values", "conditions", "triangles"):
                 np.testing.assert_array_equal(getattr(a, part), getattr(b, part))
+
+
+def test_a_new_format_of_tables_exchanges_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spaces(TableFormat):
+        suffixes = (".dat",)
+
+        def read(self, path: Path) -> Columns:
+            names, *rows = (line.split() for line in path.read_text().splitlines())
+            return dict(zip(names, np.array(rows).T, strict=True))
+
+        def write(self, path: Path, columns: Columns) -> None:
+            rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+            path.write_text("\n".join(" ".join(map(str, row)) for row in (columns, *rows)) + "\n")
+
+    monkeypatch.setitem(FORMATS, "spaces", Spaces())
+    Path("a.csv").write_text("x,y,f\n0,.5,2\n1,2,3\n")
+    for before, after in (("a.csv", "b.dat"), ("b.dat", "c.npz"), ("c.npz", "d.csv")):
+        with closing(open_mesh(Path(before))) as mesh:
+            mesh.write(Path(after), {f"from {before}".replace(" ", "_"): np.array([0.1, 2], np.float32)})
+    assert Path("b.dat").read_text().startswith("x y f from_a.csv\n0 .5 2 0.1")
+    assert Path("d.csv").read_text().startswith("x,y,f,from_a.csv,from_b.dat,from_c.npz\n0,.5,2,0.1")
