@@ -1,5 +1,6 @@
 """Data sets in files of all formats, and where these files are."""
 
+from contextlib import closing
 from pathlib import Path
 
 from ikno.data.catalog import Card, plain
@@ -38,6 +39,14 @@ def _open_file(path: Path, card: Card) -> Dataset:
     file = open_arrays(path, form)
     with readable(file):
         return Groups(file, card) if form.holds[0] == "groups" else Arrays(file, card)
+
+
+def benchmark_of(path: Path) -> str | None:
+    """Return the benchmark that a file names as its own, as generated ones do."""
+    if path.suffix not in FORMATS["netcdf"].suffixes:
+        return None
+    with closing(open_arrays(path, FORMATS["netcdf"])) as file:
+        return str(file.attributes.get("benchmark"))
 
 
 def find_file(card: Card, folder: str | Path) -> Path:

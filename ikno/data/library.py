@@ -7,7 +7,6 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
-from ikno.data.files import Dataset, find_file, open_data
-from ikno.data.formats import FORMATS, open_arrays
+from ikno.data.files import Dataset, benchmark_of, find_file, open_data
+from ikno.data.formats import FORMATS
 from ikno.data.pairs import Accumulator
 from ikno.errors import UserError
 
@@ -42,11 +41,8 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
         for card in CATALOG.values():
             if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
                 return card, path
-        if path.suffix in FORMATS["netcdf"].suffixes:
-            with closing(open_arrays(path, FORMATS["netcdf"])) as file:
-                said = str(file.attributes.get("benchmark"))  # generated files say it
-            if said in CATALOG:
-                return CATALOG[said], path
+        if (said := benchmark_of(path)) in CATALOG:
+            return CATALOG[said], path
         raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
     card = find_card(name)
     return card, find_file(card, folder or data_folder())
