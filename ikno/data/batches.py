@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ikno.data.catalog import Card
 from ikno.data.files import Dataset, open_data
+from ikno.data.formats import FORMATS
 from ikno.data.layouts import all_rows
 from ikno.data.pairs import Sampling, choose_points
 from ikno.data.records import Trajectory
@@ -64,7 +65,7 @@ class Samples:
 
     Which points follows from the seed, and for ``random`` from the step (epoch and number of the batch) that asks;
     samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts. ``file`` is the open
-    data set, which several parts may share; without it the path is opened.
+    data set, which several parts share if it is in memory; without it the path is opened.
     """
 
     path: Path
@@ -80,9 +81,12 @@ class Samples:
         self._process = os.getpid()
         self._kept: list[Trajectory] | None = None
         self._choice: dict[int, np.ndarray] = {}
-        if self.file is None:
-            self.file = open_data(self.path, self.card)
-        self.shared = self.file.shared
+        given, lazy = self.file, FORMATS[self.card.format].on_disk
+        file = open_data(self.path, self.card) if given is None else given
+        self.shared = file.shared
+        self.file = None if lazy else file  # what is on the disk is opened again when it is read, and free until then
+        if lazy and given is None:
+            file.close()
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -12,6 +12,7 @@ from ikno.config import DataSettings
 from ikno.data.batches import Items, Samples
 from ikno.data.catalog import Card
 from ikno.data.files import open_data
+from ikno.data.formats import FORMATS
 from ikno.data.library import find_data
 from ikno.data.pairs import split, time_pairs
 from ikno.data.records import Trajectory
@@ -85,8 +86,10 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     Sets smaller than the card's split (small generated ones) are divided in the same proportions.
     """
     card, path = find_data(settings.name, Path(settings.folder) if settings.folder else None)
-    file = open_data(path, card)  # once for all samples, which keep it open
+    file = open_data(path, card)  # once for all samples, which keep what is in memory
     count = len(file)
+    if FORMATS[card.format].on_disk:
+        file.close()
     sizes = settings.split or card.split or DEFAULT_SPLIT
     if settings.split is None and card.split is None:
         sizes = (count * DEFAULT_SPLIT[0], count * DEFAULT_SPLIT[1], count * DEFAULT_SPLIT[2])

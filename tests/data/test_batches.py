@@ -46,7 +46,6 @@ def opened(
     path: Path, made: dict[str, np.ndarray], points: int | None = None, sampling: Sampling = "first", seed: int = 0
 ) -> Samples:
     """Return the samples 1 to 4 of a file with these arrays."""
-    path.unlink(missing_ok=True)  # it may be open
     with h5py.File(path, "w") as file:
         for name, array in made.items():
             file[name] = array

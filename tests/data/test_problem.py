@@ -28,7 +28,6 @@ def written(
     rng = np.random.default_rng(0)
     x = rng.random((samples, 1, N, 2)) if x is None else x
     u = np.broadcast_to(np.arange(samples).reshape(-1, 1, 1, 1), (samples, snapshots, x.shape[2], 1))
-    (folder / "mine.nc").unlink(missing_ok=True)  # it may be open: a problem keeps its file
     with h5py.File(folder / "mine.nc", "w") as file:
         file["u"], file["x"] = u.astype(np.float32), x.astype(np.float32)
     times = f"times = [0, 2]\nsnapshots = {snapshots}\n" if snapshots > 1 else ""

@@ -93,7 +93,8 @@ class Format(ABC):
     """A file format: its suffixes and what a file may hold.
 
     Training sets are of the first kind that it holds; a set of ``points`` is a folder of files, one per sample.
-    ``results`` are the suffixes of files that ``create`` makes, and ``on_disk`` says that these take no memory.
+    ``results`` are the suffixes of files that ``create`` makes. ``on_disk``: arrays stay there until they are indexed:
+    a result takes no memory, and a set is not kept open before it is read.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
