@@ -176,7 +176,7 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--which", "worst")
     ikno.refused(r"device: 'gpu' is no device", "evaluate", trained, "--device", "gpu")
     ikno.refused(r"needs the folder of a run and a file of points", "predict", trained, "f=1", "--out", "b.nc")
-    ikno.refused(r"the result is an \.npz or \.nc file", "predict", trained, "small.npz", "--out", "b.txt")
+    ikno.refused(r"the result is an \.nc or \.npz file", "predict", trained, "small.npz", "--out", "b.txt")
     ikno.refused(r"--lead: the run is of a steady", "predict", trained, "small.npz", "--out", "b.nc", "--lead", 1)
     ikno.refused(r"small\.npz: no run here", "predict", trained, "small.npz", "f", "--out", "b.nc")
     for word in ("f=", "=1", "f=wide"):

@@ -24,9 +24,8 @@ LAYERS = [
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Where a library may be imported: everywhere else it is out of place.
 ONLY_IN = {
-    "h5py": ("data/files.py", "data/layouts.py", "data/writers.py"),
-    "h5netcdf": "data/writers.py",
-    "xarray": "data/files.py",
+    "h5py": ("data/formats/hdf5.py", "data/writers.py"),
+    "h5netcdf": ("data/formats/hdf5.py", "data/writers.py"),
     "matplotlib": "plots/canvas.py",
     "meshio": "data/mesh_files.py",
     "pyvista": ("data/mesh_files.py", "plots/surfaces.py"),

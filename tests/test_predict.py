@@ -1,5 +1,6 @@
 """Predictions from files to files: the same bits as sample by sample, in files that can be read again."""
 
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from ikno.config import Config, DataSettings
 from ikno.data.catalog import Arrays, Card
 from ikno.data.files import open_data
-from ikno.data.inputs import read_inputs
+from ikno.data.formats import DataFile, format_of
+from ikno.data.inputs import array_inputs
 from ikno.errors import UserError
 from ikno.evaluation import Predicted, predict_file
 from ikno.runs import Run, save
@@ -145,7 +147,9 @@ def test_clouds_of_their_own_and_leads(moving: Run, tmp_path: Path, suffix: str)
         assert not file.shared
         same(file[2].values, expected[2])
         same(file[2].points, CLOUDS[2])
-    again = read_inputs(out, card)  # and can be predicted from
+    with closing(format_of(out).open(out)) as source:  # and can be predicted from
+        assert isinstance(source, DataFile)
+        again = array_inputs(source, card)
     same(again[1][1], expected[1, 0])
 
 
@@ -323,8 +327,8 @@ def test_what_does_not_go_together(steady: Run, moving: Run, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["out", "out.csv", "out.npy", "out.npz.gz", "out.NPZ"])
 def test_other_suffixes(steady: Run, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=rf"{name}: the result is an \.npz or \.nc file; name it so"):
-        predict_file(steady, tmp_path / "in.npz", tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name}: the result is an \.nc or \.npz file; name it so"):
+        predict_file(steady, npz(tmp_path / "in.npz", x=CLOUD, c=C), tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".nc"])

@@ -250,15 +250,27 @@ def predict(
     *runs, file = [word for word in what if word not in given] or [""]
     if not runs:
         raise UserError("ikno predict needs the folder of a run and a file of points: ikno predict RUN FILE --out OUT")
-    from ikno.evaluation import predict_file
+    from ikno.evaluation import PredictionRequest
+    from ikno.evaluation import predict as write
     from ikno.runs import Run
 
     opened = [Run.open(Path(run)) for run in runs]
     asked = band if intervals else None
-    numbers = parse_numbers(given)
-    made = predict_file(
-        opened, Path(file), out, queries, time, lead or [], steps, which, device, numbers, force, asked, ignore_memory
+    request = PredictionRequest(
+        file=Path(file),
+        out=out,
+        queries=queries,
+        time=time,
+        leads=lead or [],
+        steps=steps,
+        which=which,
+        device=device,
+        given=parse_numbers(given),
+        force=force,
+        intervals=asked,
+        ignore_memory=ignore_memory,
     )
+    made = write(opened, request)
     samples, leads, points, _ = made.values.shape
     when = f", {leads} lead{'s' if leads > 1 else ''}" if made.leads else ""
     print(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ikno.data.catalog import Card
 from ikno.data.files import Dataset, open_data
+from ikno.data.formats import FORMATS
 from ikno.data.layouts import all_rows
 from ikno.data.pairs import Sampling, choose_points
 from ikno.data.records import Trajectory
@@ -63,7 +64,8 @@ class Samples:
     """Some trajectories of a data file, with their active variables and the points that are used.
 
     Which points follows from the seed, and for ``random`` from the step (epoch and number of the batch) that asks;
-    samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts.
+    samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts. ``file`` is the open
+    data set, which several parts share if it is in memory; without it the path is opened.
     """
 
     path: Path
@@ -73,14 +75,18 @@ class Samples:
     sampling: Sampling
     seed: int
     share: tuple[int, int] = (0, 1)
+    file: Dataset | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._file: Dataset | None = None
-        self._process = 0
+        self._process = os.getpid()
         self._kept: list[Trajectory] | None = None
         self._choice: dict[int, np.ndarray] = {}
-        with open_data(self.path, self.card) as file:
-            self.shared = file.shared
+        given, lazy = self.file, FORMATS[self.card.format].on_disk
+        file = open_data(self.path, self.card) if given is None else given
+        self.shared = file.shared
+        self.file = None if lazy else file  # what is on the disk is opened again when it is read, and free until then
+        if lazy and given is None:
+            file.close()
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -136,12 +142,12 @@ class Samples:
         return 1 + (step[0] << 32) + step[1]
 
     def _read(self, k: int) -> Trajectory:
-        if self._file is None or self._process != os.getpid():  # an open file is not shared with a forked process
-            self._file, self._process = open_data(self.path, self.card), os.getpid()
+        if self.file is None or self._process != os.getpid():  # an open file is not shared with a forked process
+            self.file, self._process = open_data(self.path, self.card), os.getpid()
         # What is chosen otherwise is chosen among all points.
         partly = self.share[1] > 1 and (self.points is None or self.sampling == "first")
         rows = (lambda n: self._rows(min(n, self.points or n))) if partly else all_rows
-        made = self._file.read(self.indices[k], rows)
+        made = self.file.read(self.indices[k], rows)
         if self.card.active != self.card.variables:
             columns = [self.card.variables.index(v) for v in self.card.active]
             made = replace(made, values=np.ascontiguousarray(made.values[..., columns]))
@@ -171,7 +177,7 @@ class Samples:
         return rng.permutation(count)[: self.points]
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_file": None}  # an open file does not go to another process
+        return {**self.__dict__, "file": None}  # an open file does not go to another process
 
 
 def _bytes(made: Trajectory) -> int:

@@ -1,11 +1,12 @@
 """Cards: what is known of each data set. The fifteen benchmarks of the paper, and cards that users write as TOML."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ikno.config import Settings, parse, read_toml, suggest
+from ikno.data.formats import FORMATS
 from ikno.errors import UserError
 from ikno.metrics import IN_CARDS
 from ikno.registry import Registry
@@ -38,7 +39,7 @@ class Card(Settings):
     file: str | None = None
     second: str | None = None
     arrays: Arrays = Arrays()
-    format: Literal["netcdf", "npz", "csv", "groups"] = "netcdf"
+    format: str = "netcdf"
     cloud: Literal["shared", "per sample"] = "per sample"
     dim: Annotated[int, Field(ge=1, le=3)] = 2
     domain: tuple[tuple[float, float], ...] | None = None
@@ -66,11 +67,13 @@ class Card(Settings):
     generated: bool = False
     notes: str = ""
 
-    @field_validator("metric")
+    @field_validator("metric", "format")
     @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in IN_CARDS:
-            raise ValueError(f"no such metric, known are {', '.join(IN_CARDS)}")
+    def _known(cls, value: str, field: Any) -> str:
+        FORMATS.look_outside()
+        known = IN_CARDS if field.field_name == "metric" else FORMATS
+        if value not in known:
+            raise ValueError(f"no such {field.field_name}, known are {', '.join(known)}")
         return value
 
     @model_validator(mode="after")
@@ -88,7 +91,7 @@ class Card(Settings):
             raise ValueError(f"active variable {unknown[0]!r} is none of the variables {self.variables}")
         if sorted(v for chunk in self.chunks for v in chunk) != sorted(self.active):
             raise ValueError(f"the chunks {self.chunks} do not hold each active variable {self.active} once")
-        if self.conditions and self.arrays.conditions is None and self.format in ("netcdf", "npz"):
+        if self.conditions and self.arrays.conditions is None and FORMATS[self.format].holds[0] == "arrays":
             raise ValueError("conditions need the name of their array; add arrays.conditions")
         return self
 

@@ -9,16 +9,17 @@ from jaxtyping import Float32
 
 from ikno.config import suggest
 from ikno.data.catalog import Card
-from ikno.data.files import read_netcdf, read_npz
+from ikno.data.formats import DataFile, Mesh
 from ikno.errors import UserError
 
+Stack = Float32[np.ndarray, "_ _ _"]  # samples or 1, points, and coordinates or channels
 Sample = tuple[Float32[np.ndarray, "points dim"], Float32[np.ndarray, "points channels"]]
 
 
-def read_inputs(
-    path: Path, card: Card, time: float | None = None, given: Mapping[str, float] | None = None
+def array_inputs(
+    file: DataFile, card: Card, time: float | None = None, given: Mapping[str, float] | None = None
 ) -> list[Sample]:
-    """Return points and input channels of each sample in a file (.npz or .nc), under the names of the card's arrays.
+    """Return points and input channels of each sample in a file of arrays, under the names of the card's arrays.
 
     The points are [points, dim] for all samples, or [samples, points, dim]. Problems in time need u at the start,
     [points, variables] or [samples, points, variables] or all snapshots, of which that at ``time`` is taken (the first
@@ -26,50 +27,73 @@ def read_inputs(
     that the released layout has are accepted. A given number takes the place of the channel of its name, at all
     points of all samples; an array of which all channels are given is not needed.
     """
-    names, given = card.arrays, given or {}
+    given = given or {}
     check_given(given, input_names(card))
-    wanted = {"points": names.points}
-    if not card.steady and not set(card.active) <= given.keys():
-        wanted["values"] = names.values
-    if not set(card.conditions) <= given.keys():
-        wanted["conditions"] = names.conditions or "c"
-    found = read_npz(path) if path.suffix == ".npz" else read_netcdf(path, list(wanted.values()))
-    for name in wanted.values():
-        if name not in found:
-            raise UserError(f"{path}: no array {name!r}; expected {', '.join(wanted.values())}")
-        if found[name].dtype.kind not in "fiu":
-            raise UserError(f"{path}: {name} has the type {found[name].dtype}, expected numbers")
-    points = _samples(path, wanted["points"], found[wanted["points"]], card.dim)
-    count = points.shape[1]
-    channels = []
     snapshot = None if time is None else _snapshot(card, time)
-    if "values" in wanted:
-        values = _samples(
-            path, wanted["values"], found[wanted["values"]], len(card.variables), card.snapshots, snapshot
-        )
-        channels.append(values[..., [card.variables.index(v) for v in card.active]])
-    elif not card.steady:
-        channels.append(np.zeros((1, count, len(card.active)), np.float32))
-    if "conditions" in wanted:
-        name, width = wanted["conditions"], len(card.conditions)
-        array = np.atleast_1d(found[name])
+    points, values, conditions = _wanted(file, card, given)
+    points = _samples(file.path, card.arrays.points, points, card.dim)
+    count = points.shape[1]
+    start = np.zeros((1, count, 0 if card.steady else len(card.active)), np.float32)
+    if values is not None:
+        every = _samples(file.path, card.arrays.values, values, len(card.variables), card.snapshots, snapshot)
+        start = every[..., [card.variables.index(v) for v in card.active]]
+    known = np.zeros((1, count, len(card.conditions)), np.float32)
+    if conditions is not None:
+        array, width = np.atleast_1d(conditions), len(card.conditions)
         # [k, width] is read as in training, one number per sample, unless only the points are as many.
-        several = {len(a) for a in (points, *channels)}
-        if array.ndim <= 2 and array.shape[-1] == width and (array.shape[0] != count or count in several):
+        if array.ndim <= 2 and array.shape[-1] == width and (len(array) != count or count in (len(points), len(start))):
             array = np.broadcast_to(array.reshape(-1, 1, width), (array.size // width, count, width))
-        channels.append(_samples(path, name, array, width, card.snapshots, snapshot))
-    else:
-        channels.append(np.zeros((1, count, len(card.conditions)), np.float32))
-    sizes = {len(a) for a in (points, *channels)} - {1}
+        known = _samples(file.path, card.arrays.conditions or "c", array, width, card.snapshots, snapshot)
+    return _joined(file.path, card, [points, start, known], given)
+
+
+def mesh_inputs(mesh: Mesh, card: Card, given: Mapping[str, float]) -> Sample:
+    """Return points and input channels: the arrays of the file with the names of the card, or given numbers.
+
+    Channels are u at the start of problems in time, then the conditions. A given number is one for all points, and
+    goes before an array.
+    """
+    names = input_names(card)
+    check_given(given, names)
+    points, columns = mesh.plane(card.dim), []
+    for name in names:
+        said = f"{name}=0.5" if " " not in name else repr(f"{name}=0.5")
+        remedy = f"; add it, or give one number for all points: {said}"
+        columns.append(np.full(len(points), given[name]) if name in given else mesh.column(name, remedy))
+    inputs = np.stack(columns, 1) if columns else np.zeros((len(points), 0))
+    return points.astype(np.float32), inputs.astype(np.float32)
+
+
+def _wanted(
+    file: DataFile, card: Card, given: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Return the arrays of points, values and conditions; None of which all channels are given or there are none."""
+    moving = not card.steady and not set(card.active) <= given.keys()
+    conditional = not set(card.conditions) <= given.keys()
+    names = [card.arrays.points, *[card.arrays.values] * moving, *[card.arrays.conditions or "c"] * conditional]
+    found = []
+    for name in names:
+        if name not in file.items:
+            raise UserError(f"{file.path}: no array {name!r}; expected {', '.join(names)}")
+        found.append(file.array(name))
+        if found[-1].dtype.kind not in "fiu":
+            raise UserError(f"{file.path}: {name} has the type {found[-1].dtype}, expected numbers")
+    return found[0], found[1] if moving else None, found[-1] if conditional else None
+
+
+def _joined(path: Path, card: Card, arrays: Sequence[Stack], given: Mapping[str, float]) -> list[Sample]:
+    """Return points and all other channels of each sample; what there is once is for all of them."""
+    points, *channels = arrays
+    sizes = {len(a) for a in arrays} - {1}
     if len(sizes) > 1:
         raise UserError(f"{path}: the arrays have different numbers of samples: {', '.join(map(str, sorted(sizes)))}")
+    count = points.shape[1]
     for array in channels:
         if array.shape[1] != count:
             raise UserError(f"{path}: inputs at {array.shape[1]} points, but there are {count} points")
     samples = []
     for i in range(max(sizes, default=1)):
-        own = [a[i if len(a) > 1 else 0] for a in channels]
-        inputs = np.concatenate(own, 1)
+        inputs = np.concatenate([a[i if len(a) > 1 else 0] for a in channels], 1)
         for k, name in enumerate(input_names(card)):
             inputs[:, k] = given.get(name, inputs[:, k])
         samples.append((points[i if len(points) > 1 else 0], inputs))
@@ -112,9 +136,8 @@ def _samples(
     if full.ndim == 4 and (full.shape[1] in (1, snapshots) or (snapshots > 1 and array.ndim == 4)):
         place = 0 if full.shape[1] == 1 else snapshot or 0
         if place != int(place) or not 0 <= place < full.shape[1]:
-            raise UserError(
-                f"{path}: {name} has no snapshot at the time asked for; leave --time out or choose one of its times"
-            )
+            wrong = f"{name} has no snapshot at the time asked for"
+            raise UserError(f"{path}: {wrong}; leave --time out or choose one of its times")
         full = full[:, int(place)]
     full = full[None] if full.ndim == 2 else full
     if full.ndim != 3 or full.shape[2] != width or 0 in full.shape[:2]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
-from ikno.data.files import SUFFIXES, Dataset, benchmark_of, find_file, open_data
+from ikno.data.files import Dataset, benchmark_of, find_file, open_data
+from ikno.data.formats import FORMATS
 from ikno.data.pairs import Accumulator
 from ikno.errors import UserError
 
@@ -26,7 +27,7 @@ def data_folder() -> Path:
 
 def file_name(card: Card) -> str:
     """Return the name of the (first) file of a benchmark: as released where there are two."""
-    return f"{card.name if card.second is None else card.aliases[0]}{SUFFIXES[card.format][0]}"
+    return f"{card.name if card.second is None else card.aliases[0]}{FORMATS[card.format].suffixes[0]}"
 
 
 def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:

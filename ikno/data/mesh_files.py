@@ -1,29 +1,27 @@
-"""A program that reads one mesh file, or adds arrays to a copy of it: the only place that knows meshio and pyvista.
+"""A program that reads one mesh file and adds arrays to copies of it: the only place that knows meshio and pyvista.
 
-``ikno.data.meshes`` runs it as a child process with limits on time and memory, so a hostile file harms nothing else:
+``ikno.data.formats.mesh`` runs it as a child process with limits on time and memory, so a hostile file harms nothing
+else:
 
-    mesh_files.py MEMORY read LIBRARY MESH RESULT.npz
-    mesh_files.py MEMORY add LIBRARY MESH ARRAYS.npz RESULT
+    mesh_files.py MEMORY LIBRARY MESH FOLDER
 
-It ends with code 0, or with another one and the reason in its last line. Nothing of ikno is imported: the child starts
-quickly.
+It reads the mesh into FOLDER/read.npz and writes a line to its output. For each line of its input, the name of a
+result, it adds the arrays of FOLDER/given.npz to a copy of the mesh, FOLDER/NAME, and writes a line again. If it fails,
+the last line of its error output is the reason. Nothing of ikno is imported: the child starts quickly.
 """
 
-import csv
+import os
 import re
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 
-AXES = ("x", "y", "z")
 # The faces of cells by their corners, which are the first points of a cell.
 FLAT = {"triangle": ((0, 1, 2),), "quad": ((0, 1, 2, 3),)}
 SOLID: dict[str, tuple[tuple[int, ...], ...]] = {
@@ -40,56 +38,10 @@ class Parts:
 
     points: np.ndarray
     at_points: dict[str, np.ndarray]
-    in_cells: dict[str, np.ndarray] = field(default_factory=dict)
-    others: dict[str, np.ndarray] = field(default_factory=dict)
-    types: Sequence[Any] = ()
-    connectivity: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-
-
-class Columns:
-    """csv and npz files: the columns x, y(, z), and others of the same length by name."""
-
-    def read(self, path: Path) -> Any:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-        if not rows:
-            sys.exit("the file has no line")
-        names, body = [name.strip() for name in rows[0]], [row for row in rows[1:] if row]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            sys.exit(f"the column {twice[0]!r} is there twice")
-        uneven = [k for k, row in enumerate(body) if len(row) != len(names)]
-        if uneven:
-            sys.exit(f"row {uneven[0] + 1} has {len(body[uneven[0]])} entries, the header {len(names)}")
-        return {name: np.array([row[k] for row in body]) for k, name in enumerate(names)}
-
-    def parts(self, mesh: Any) -> Parts:
-        axes = [a for a in AXES if a in mesh]
-        if not axes or axes != list(AXES[: len(axes)]):
-            sys.exit(f"no columns x, y(, z); the file has {', '.join(mesh)}")
-        points = np.stack([np.asarray(mesh[a], dtype=np.float64) for a in axes], 1)
-        rest = {name: _numbers(array) for name, array in mesh.items() if name not in axes}
-        return Parts(points, {k: a for k, a in rest.items() if a is not None and a.shape[:1] == points.shape[:1]})
-
-    def surface(self, mesh: Any) -> np.ndarray:
-        return np.zeros((0, 3), int)
-
-    def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
-        columns = {**mesh, **arrays}
-        if path.suffix.lower() == ".npz":
-            np.savez(path, **columns)
-            return
-        odd = [name for name, column in columns.items() if column.ndim != 1 or column.shape != columns["x"].shape]
-        if odd:
-            sys.exit(f"the array {odd[0]!r} is no column; name the result .npz")
-        texts = [c.tolist() if c.dtype.kind == "U" else [str(v) for v in c] for c in columns.values()]
-        with path.open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(columns)
-            table.writerows(zip(*texts, strict=True))
+    in_cells: dict[str, np.ndarray]
+    others: dict[str, np.ndarray]
+    types: Sequence[Any]
+    connectivity: np.ndarray
 
 
 class Meshio:
@@ -99,22 +51,12 @@ class Meshio:
         import meshio
 
         kind = path.suffix.lower()
-        if kind == ".obj":
-            with _points_and_faces(path) as name:
-                mesh = meshio.obj.read(name)
-        elif kind == ".msh":
-            mesh = meshio.gmsh.read(path)
-        elif kind == ".vtk":
+        if kind in (".vtk", ".vtu"):
             _only_what_meshio_keeps(path)
-            mesh = meshio.vtk.read(path)
+        mesh = (meshio.gmsh if kind == ".msh" else getattr(meshio, kind[1:])).read(path)
+        if kind == ".vtk":
             mesh.point_data = {unquote(k): a for k, a in mesh.point_data.items()}
             mesh.cell_data = {unquote(k): a for k, a in mesh.cell_data.items()}
-        elif kind == ".vtu":
-            _only_what_meshio_keeps(path)
-            mesh = meshio.vtu.read(path)
-        else:
-            _whole_stl(path)
-            mesh = meshio.stl.read(path)
         mesh.points = np.asarray(mesh.points, dtype=mesh.points.dtype.newbyteorder("="))
         return mesh
 
@@ -168,14 +110,9 @@ class PyVista:
     def read(self, path: Path) -> Any:
         import pyvista
 
-        if path.suffix.lower() == ".stl":
-            _whole_stl(path)
         try:
             with pyvista.VtkErrorCatcher(raise_errors=True, send_to_logging=False):
-                if path.suffix.lower() != ".obj":
-                    return pyvista.read(path)
-                with _points_and_faces(path) as name:
-                    return pyvista.read(name)
+                return pyvista.read(path)
         except RuntimeError as error:  # the first thing that VTK says is the reason, the rest are its consequences
             said = re.findall(r"\(0x[0-9a-f]+\): (.+)", str(error))
             sys.exit(said[0] if said else str(error))
@@ -212,38 +149,35 @@ class PyVista:
             mesh.save(path)
 
 
-LIBRARIES = {"numpy": Columns(), "meshio": Meshio(), "pyvista": PyVista()}
+LIBRARIES = {"meshio": Meshio(), "pyvista": PyVista()}
 
 
-def read(library: str, path: Path, result: Path) -> None:
-    """Write points and numeric point arrays of a mesh to an npz file: points, names, and 0, 1, ... by their order.
+def read(library: str, path: Path, folder: Path) -> tuple[Any, Any, Parts]:
+    """Return library, mesh and its parts, and write points and numeric point arrays to read.npz.
 
-    ``triangles`` are those of its surface: what bounds cells with volume, and cells without.
+    It has points, names, 0, 1, ... by their order, and ``triangles`` of the surface: what bounds cells with volume, and
+    cells without.
     """
-    mesh = LIBRARIES[library].read(path)
-    parts = LIBRARIES[library].parts(mesh)
+    tool, kind = LIBRARIES[library], path.suffix.lower()
+    if kind == ".stl":
+        _whole_stl(path)
+    mesh = tool.read(_points_and_faces(path, folder / "read.obj") if kind == ".obj" else path)
+    parts = tool.parts(mesh)
     _sound(parts)
     arrays = {str(k): array for k, array in enumerate(parts.at_points.values())}
     arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(parts.at_points), dtype="U")}
-    arrays["triangles"] = np.asarray(LIBRARIES[library].surface(mesh), dtype=np.int32).reshape(-1, 3)
-    np.savez(result, **arrays)  # type: ignore[arg-type]
+    arrays["triangles"] = np.asarray(tool.surface(mesh), dtype=np.int32).reshape(-1, 3)
+    np.savez(folder / "read.npz", **arrays)  # type: ignore[arg-type]
+    return tool, mesh, parts
 
 
-def add(library: str, path: Path, given: Path, result: Path) -> None:
-    """Write the mesh with more point arrays, and make sure that everything else is as it was."""
-    tool = LIBRARIES[library]
-    mesh = tool.read(path)
-    before = tool.parts(mesh)
-    _sound(before)
-    with np.load(given, allow_pickle=False) as arrays:
-        names = arrays["names"].tolist()
-        new = {name: arrays[str(k)] for k, name in enumerate(names)}
-        points = arrays["points"]
-    if not _same(points, before.points.astype(np.float64)):
-        sys.exit("the points are not those that were read before")
+def add(tool: Any, mesh: Any, before: Parts, result: Path) -> None:
+    """Write the mesh with the arrays of given.npz beside it, and make sure that everything else is as it was."""
+    with np.load(result.with_name("given.npz"), allow_pickle=False) as arrays:
+        new = {name: arrays[str(k)] for k, name in enumerate(arrays["names"].tolist())}
+    expected = {**before.at_points, **new}
     tool.write(result, mesh, new)
     after = tool.parts(tool.read(result))
-    expected = {**before.at_points, **new}
     if not _same(_in_space(before.points), _in_space(after.points)):
         sys.exit("the points or their order would be lost")
     if list(before.types) != list(after.types) or not _same(before.connectivity, after.connectivity):
@@ -281,16 +215,6 @@ def _numeric(arrays: Any) -> dict[str, np.ndarray]:
     return {k: a.astype(a.dtype.newbyteorder("=")) for k, a in found.items() if a.dtype.kind in "fiub"}
 
 
-def _numbers(array: np.ndarray) -> np.ndarray | None:
-    """Return a column as numbers, None if it is text."""
-    if array.dtype.kind in "fiub":
-        return array
-    try:
-        return array.astype(np.float64)
-    except ValueError:
-        return None
-
-
 def _legacy_name(name: str) -> str:
     """Return a name as legacy files have it: without spaces and signs beyond ASCII."""
     return "".join(c if "!" <= c <= "~" and c not in '"%' else quote(c) for c in name)
@@ -325,21 +249,19 @@ def _whole_stl(path: Path) -> None:
         sys.exit(f"{len(raw)} bytes, but the header says {facets} facets")
 
 
-@contextmanager
-def _points_and_faces(path: Path) -> Iterator[str]:
-    """Yield the name of a copy of an obj file with points and faces alone: texture and normals belong to corners."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy, points = Path(folder) / "mesh.obj", 0
-        with path.open(encoding="utf-8", errors="replace") as lines, copy.open("w", encoding="utf-8") as file:
-            for line in lines:
-                kind, *words = line.split() or [""]
-                if kind == "v":
-                    points += 1
-                    file.write(f"v {' '.join(words[:3])}\n")
-                elif kind == "f":  # negative numbers count back from the last point so far
-                    corners = [int(word.partition("/")[0]) for word in words]
-                    file.write(f"f {' '.join(str(c if c > 0 else points + 1 + c) for c in corners)}\n")
-        yield str(copy)
+def _points_and_faces(path: Path, copy: Path) -> Path:
+    """Return a copy of an obj file with points and faces alone: texture and normals belong to corners."""
+    points = 0
+    with path.open(encoding="utf-8", errors="replace") as lines, copy.open("w", encoding="utf-8") as file:
+        for line in lines:
+            kind, *words = line.split() or [""]
+            if kind == "v":
+                points += 1
+                file.write(f"v {' '.join(words[:3])}\n")
+            elif kind == "f":  # negative numbers count back from the last point so far
+                corners = [int(word.partition("/")[0]) for word in words]
+                file.write(f"f {' '.join(str(c if c > 0 else points + 1 + c) for c in corners)}\n")
+    return copy
 
 
 def _limit(memory: int) -> None:
@@ -354,7 +276,17 @@ def _limit(memory: int) -> None:
         resource.setrlimit(what, (allowed, allowed))
 
 
+def main(memory: str, library: str, mesh: str, folder: str) -> None:
+    """Read the mesh, then write a result for each line of the input."""
+    _limit(int(memory))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    opened = read(library, Path(mesh), Path(folder))
+    print("read", file=answers, flush=True)
+    for line in sys.stdin:
+        add(*opened, Path(folder, line.rstrip("\n")))
+        print("added", file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    _limit(int(sys.argv[1]))
-    places = [Path(word) for word in sys.argv[4:]]
-    {"read": read, "add": add}[sys.argv[2]](sys.argv[3], *places)
+    main(*sys.argv[1:])

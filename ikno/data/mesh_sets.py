@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import Card, read_card
+from ikno.data.formats import Mesh, open_mesh, suffixes
 from ikno.data.layouts import TRIANGLES
-from ikno.data.meshes import MESHES, Mesh, column, plane, read_mesh
 from ikno.data.writers import Column, Group, write_groups
 from ikno.errors import UserError
 
-SUFFIXES = (*MESHES, ".csv", ".npz")
 AXES = ("CoordinateX", "CoordinateY", "CoordinateZ")
 
 
@@ -45,15 +45,18 @@ def import_meshes(
             raise UserError(f"{path}: exists already; choose another place with --out, or --force to replace it")
     if not folder.is_dir():
         raise UserError(f"{folder}: {'is a file, expected a folder' if folder.exists() else 'no such folder'}")
-    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+    able = suffixes("points")
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in able and p.is_file())
     if not files:
-        raise UserError(f"{folder}: no meshes here; expected files with the suffix {', '.join(SUFFIXES)}")
-    first = read_mesh(files[0])
-    dim = 3 if first.points.shape[1] == 3 and np.ptp(first.points[:, 2]) > 1e-6 * np.ptp(first.points, 0).max() else 2
+        raise UserError(f"{folder}: no meshes here; expected files with the suffix {', '.join(able)}")
+    with closing(open_mesh(files[0])) as first:
+        x = first.points
+    dim = 3 if x.shape[1] == 3 and np.ptp(x[:, 2]) > 1e-6 * np.ptp(x, 0).max() else 2
 
     def samples() -> Iterator[Group]:
         for k, path in enumerate(files):
-            yield _sample(first if k == 0 else read_mesh(path), dim, names), {}
+            with closing(open_mesh(path) if k else first) as mesh:
+                yield _sample(mesh, dim, names), {}
             progress(k + 1, len(files))
 
     write_groups(out, samples(), {})
@@ -72,9 +75,9 @@ def import_meshes(
 
 
 def _sample(mesh: Mesh, dim: int, names: Sequence[str]) -> dict[str, Column]:
-    points = plane(mesh, dim)
+    points = mesh.plane(dim)
     columns = {axis: points[:, k] for k, axis in enumerate(AXES[:dim])}
-    columns |= {name: column(mesh, name) for name in names}
+    columns |= {name: mesh.column(name) for name in names}
     found: dict[str, Column] = {name: values.astype(np.float32) for name, values in columns.items()}
     if dim == 3 and len(mesh.triangles):
         found[TRIANGLES] = mesh.triangles

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from ikno.config import DataSettings
 from ikno.data.batches import Items, Samples
 from ikno.data.catalog import Card
 from ikno.data.files import open_data
+from ikno.data.formats import FORMATS
 from ikno.data.library import find_data
 from ikno.data.pairs import split, time_pairs
 from ikno.data.records import Trajectory
@@ -31,6 +33,7 @@ class Problem:
     times: tuple[float, ...]
     final: int
     stride: int
+    attributes: dict[str, Any]  # what the file says about how it was made
 
     @property
     def steady(self) -> bool:
@@ -83,8 +86,10 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     Sets smaller than the card's split (small generated ones) are divided in the same proportions.
     """
     card, path = find_data(settings.name, Path(settings.folder) if settings.folder else None)
-    with open_data(path, card) as file:
-        count = len(file)
+    file = open_data(path, card)  # once for all samples, which keep what is in memory
+    count = len(file)
+    if FORMATS[card.format].on_disk:
+        file.close()
     sizes = settings.split or card.split or DEFAULT_SPLIT
     if settings.split is None and card.split is None:
         sizes = (count * DEFAULT_SPLIT[0], count * DEFAULT_SPLIT[1], count * DEFAULT_SPLIT[2])
@@ -99,8 +104,8 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     times = (0.0,) if card.times is None else tuple(float(t) for t in np.linspace(*card.times, card.snapshots))
     numbers = {"train": points, "validation": measured, "test": measured}
     train, validation, test = (
-        Samples(path, card, getattr(parts, name), count, sampling, seed) for name, count in numbers.items()
+        Samples(path, card, getattr(parts, name), most, sampling, seed, file=file) for name, most in numbers.items()
     )
-    problem = Problem(card, path, train, validation, test, times, final, stride)
+    problem = Problem(card, path, train, validation, test, times, final, stride, file.attributes)
     _ = problem.pairs  # stride and final snapshot are checked before anything is read
     return problem

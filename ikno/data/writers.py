@@ -1,17 +1,15 @@
 """Files that ikno writes: the released layouts, and named arrays. Each appears only when it is complete."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import NORMALS, Card
+from ikno.data.formats import new_file
 from ikno.data.records import Trajectory
-from ikno.errors import UserError
 
 Column = Float32[np.ndarray, "points"] | Int32[np.ndarray, "triangles 3"]
 Group = tuple[Mapping[str, Column], Mapping[str, float]]
@@ -44,27 +42,20 @@ def group_of(card: Card, made: Trajectory) -> Group:
     return columns, {k: float(values[0]) for k, values in known.items()}
 
 
-def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> int:
-    """Write one group of arrays and numbers (attributes) per sample, as HDF5, and return how many.
+def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> None:
+    """Write one group of arrays and numbers (attributes) per sample, as HDF5.
 
     The file appears only when it is complete. Not with h5netcdf, whose attributes are arrays of one number.
     """
     import h5py
 
-    count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial, h5py.File(partial, "w") as file:
-            file.attrs.update(attributes)
-            for columns, numbers in samples:
-                group = file.create_group(f"{count:06d}")
-                for name, values in columns.items():
-                    group.create_dataset(name, data=values)
-                group.attrs.update(numbers)
-                count += 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-    return count
+    with new_file(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs.update(attributes)
+        for k, (columns, numbers) in enumerate(samples):
+            group = file.create_group(f"{k:06d}")
+            for name, values in columns.items():
+                group.create_dataset(name, data=values)
+            group.attrs.update(numbers)
 
 
 def write_data(
@@ -81,68 +72,23 @@ def write_data(
     import h5netcdf
 
     first = read(samples[0])
-    times, nodes, variables = first.values.shape
+    names = {"u": ("sample", "time", "node", "variable")}
+    sizes = dict(zip(names["u"], (len(samples), *first.values.shape), strict=True))
+    sizes |= {"shared": 1, "constant": 1, "axis": first.points.shape[1]}
+    names["x"] = ("shared" if cloud is not None else "sample", "constant", "node", "axis")
+    if first.conditions is not None:
+        sizes["condition"] = first.conditions.shape[2]
+        names["c"] = ("sample", "constant" if len(first.conditions) == 1 else "time", "node", "condition")
     with whole_file(path) as partial, h5netcdf.File(partial, "w") as file:
         file.attrs.update(attributes)
-        sizes = {
-            "sample": len(samples),
-            "time": times,
-            "node": nodes,
-            "variable": variables,
-            "shared": 1,
-            "constant": 1,
-        }
-        sizes |= {"axis": first.points.shape[1]}
-        if first.conditions is not None:
-            sizes |= {"condition": first.conditions.shape[2]}
         file.dimensions = sizes
-        u = file.create_variable("u", ("sample", "time", "node", "variable"), np.float32)
-        x = file.create_variable(
-            "x", ("shared" if cloud is not None else "sample", "constant", "node", "axis"), np.float32
-        )
-        c = None
-        if first.conditions is not None:
-            lead = "constant" if first.conditions.shape[0] == 1 else "time"
-            c = file.create_variable("c", ("sample", lead, "node", "condition"), np.float32)
+        arrays = {name: file.create_variable(name, axes, np.float32) for name, axes in names.items()}
         if cloud is not None:
-            x[0, 0] = cloud
+            arrays["x"][0, 0] = cloud
         for i, name in enumerate(samples):
             made = read(name)
-            u[i] = made.values
+            arrays["u"][i] = made.values
             if cloud is None:
-                x[i, 0] = made.points
-            if c is not None:
-                c[i] = made.conditions
-
-
-@contextmanager
-def new_arrays(
-    path: Path, shapes: Mapping[str, Sequence[int]], known: Mapping[str, np.ndarray], notes: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """Yield float32 arrays to be filled, which become an npz or NetCDF file if the block ends well.
-
-    Those of a NetCDF file are on the disk: filled part by part they take no memory. ``known`` arrays and notes go into
-    the file too.
-    """
-    import h5netcdf
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
-            if path.suffix == ".npz":
-                arrays: dict[str, Any] = {name: np.empty(shape, np.float32) for name, shape in shapes.items()}
-                yield arrays
-                every: dict[str, Any] = {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}}
-                with partial.open("wb") as stream:
-                    np.savez(stream, **every)
-                return
-            with h5netcdf.File(partial, "w") as file:
-                file.attrs.update(notes)
-                for name, shape in {**shapes, **{k: a.shape for k, a in known.items()}}.items():
-                    names = [f"{name}{i}" for i in range(len(shape))]
-                    file.dimensions.update(zip(names, shape, strict=True))
-                    array = known.get(name)
-                    file.create_variable(name, names, np.float32 if array is None else array.dtype, data=array)
-                yield {name: file.variables[name] for name in shapes}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+                arrays["x"][i, 0] = made.points
+            if made.conditions is not None:
+                arrays["c"][i] = made.conditions

@@ -12,12 +12,13 @@ from ikno.evaluation.evaluate import (
     load_evaluation,
     save_evaluation,
 )
-from ikno.evaluation.predict import Predicted, predict_file
+from ikno.evaluation.predict import Predicted, PredictionRequest, predict, predict_file
 from ikno.evaluation.rollouts import measure_of, part, problem_of
 
 __all__ = [
     "Fields",
     "Predicted",
+    "PredictionRequest",
     "as_json",
     "baselines",
     "calibrate",
@@ -31,6 +32,7 @@ __all__ = [
     "measure_of",
     "nearest",
     "part",
+    "predict",
     "predict_file",
     "problem_of",
     "save_evaluation",

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ikno.data.files import open_data
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
@@ -119,8 +118,8 @@ def evaluate_surrogate(
         for j in sorted(totals[s]):
             over_time[s]["times"].append(problem.times[j])
             over_time[s]["errors"].append(measure.main(totals[s][j], measure.chunks))
-    with open_data(problem.path, problem.card) as file:
-        label = str(file.attributes.get("label", "")) if file.attributes.get("seed") else OWN
+    made = problem.attributes
+    label = str(made.get("label", "")) if made.get("seed") else OWN
     return {
         "benchmark": problem.card.name,
         "file": str(problem.path),

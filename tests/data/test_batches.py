@@ -358,7 +358,7 @@ def test_keeping_samples_changes_nothing(tmp_path: Path, shared: bool, sampling:
     assert free._kept is None
     assert kept.keep(need)
     Path(tmp_path / "b.nc").unlink()  # nothing is read any more
-    kept._file = None
+    kept.file = None
     for epoch in (0, 4):
         one, two = Items(free, PAIRS, TIMES), Items(kept, PAIRS, TIMES)
         assert all(same(one.batch([i], (epoch, i)), two.batch([i], (epoch, i))) for i in range(len(one)))
@@ -394,7 +394,7 @@ def test_pickled_samples_work_in_another_process(tmp_path: Path, sampling: Sampl
     """As workers that are spawned get them, with the file open and closed."""
     items = Items(opened(tmp_path / "a.nc", arrays(False, 1), 12, sampling), PAIRS, TIMES)
     expected = items.batch([0, 9, 13], (3, 1))
-    assert items.samples._file is not None
+    assert items.samples.file is not None
     copy = pickle.loads(pickle.dumps(items))  # noqa: S301
     assert same(copy.batch([0, 9, 13], (3, 1)), expected)
     if sampling == "random":

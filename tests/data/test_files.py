@@ -174,7 +174,10 @@ def test_csv_folder(tmp_path):
     ):
         found[1]
     (tmp_path / "case1.csv").write_text("x,y,u\n1,2,3\n")
-    with open_data(tmp_path, Card.model_validate(settings)) as found, pytest.raises(UserError, match="no column 'f'"):
+    with (
+        open_data(tmp_path, Card.model_validate(settings)) as found,
+        pytest.raises(UserError, match="no point array 'f'"),
+    ):
         found[1]
 
 

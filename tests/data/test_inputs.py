@@ -1,5 +1,6 @@
 """Inputs from files: every layout in which people have them, and a line for every other."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from ikno.data.catalog import Arrays, Card
-from ikno.data.inputs import read_inputs
+from ikno.data.formats import DataFile, format_of
+from ikno.data.inputs import Sample, array_inputs
 from ikno.errors import UserError
 
 S, N, T = 3, 5, 4
@@ -45,6 +47,12 @@ def write(path: Path, **arrays: Any) -> Path:
             for name, array in arrays.items():
                 file[name] = array
     return path
+
+
+def read_inputs(path: Path, card: Card) -> list[Sample]:
+    with closing(format_of(path).open(path, "arrays")) as file:
+        assert isinstance(file, DataFile)
+        return array_inputs(file, card)
 
 
 def everywhere(number: float | np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ def test_in_space_and_without_inputs(tmp_path: Path) -> None:
 def test_refused(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "set.h5"
     for arguments, message in (
-        ((folder, ["f"], ["q"], out), r"case00\.vtu: no point array 'q'; found 'f', 'p', 'v'"),
+        ((folder, ["f"], ["q"], out), r"case00\.vtu: no point array 'q' \(found 'f', 'p', 'v'\)"),
         ((folder, ["v"], ["p"], out), "v has 3 components"),
         ((folder, ["f"], [], out), "--targets: what is to be predicted"),
         ((folder, ["f"], ["f"], out), "'f': not a name"),
