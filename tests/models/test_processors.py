@@ -18,6 +18,7 @@ TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ff_mult": 2}
 def make(name: str, size: tuple[int, ...], conditions: int = 0, **settings) -> Attention | Kernels:
     torch.manual_seed(0)
     made = PROCESSORS[name](size, 8, ProcessorSettings(**{**TINY, **settings}), conditions).double()
+    assert isinstance(made, Attention | Kernels)
     with torch.no_grad():  # away from where things start equal, or at zero
         for p in made.parameters():
             p += 0.3 * torch.randn_like(p)
@@ -149,7 +150,7 @@ def test_condition_starts_without_effect_and_learns(name: str) -> None:
 def test_checkpointing_and_dropout(name: str) -> None:
     torch.manual_seed(0)
     settings = [ProcessorSettings(**TINY, dropout=0.3, checkpointing=again) for again in (False, True)]
-    plain, saving = (PROCESSORS[name]((6,), 8, s) for s in settings)
+    plain, saving = (PROCESSORS[name]((6,), 8, s, 0) for s in settings)
     saving.load_state_dict(plain.state_dict())
     x = torch.randn(1, 6, 8)
     grads = []
