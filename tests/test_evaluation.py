@@ -17,6 +17,7 @@ from ikno.data.pairs import statistics
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.evaluation import (
+    STRATEGIES,
     baselines,
     collect,
     evaluate,
@@ -30,7 +31,7 @@ from ikno.evaluation import (
 )
 from ikno.evaluation.baselines import CELLS
 from ikno.runs import Run, save
-from ikno.surrogate import STRATEGIES, Signature, Surrogate
+from ikno.surrogate import Signature, Surrogate
 
 TINY = {"name": "ikno-tp", "d_model": 8, "num_heads": 2, "num_layers": 1, "grid_size": 4}
 MODES = ("direct", "residual", "derivative")

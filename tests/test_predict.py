@@ -249,7 +249,7 @@ def test_queries_from_disk_to_disk(moving: Run, tmp_path: Path, monkeypatch: pyt
     before = out.read_bytes()
     places[8] = np.nan  # in the third part
     np.save(tmp_path / "q.npy", places)
-    with pytest.raises(UserError, match="queries: NaN or infinite coordinates"):
+    with pytest.raises(UserError, match="queries: NaN or infinite values"):
         predict_file(moving, inputs, out, tmp_path / "q.npy", leads=[0.1, 0.5], force=True)
     assert out.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.npz", out.name, "q.npy"]
@@ -268,7 +268,7 @@ def test_queries_that_are_no_npy_file(steady: Run, tmp_path: Path, content: byte
 
 def test_more_memory_than_there_is(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = npz(tmp_path / "in.npz", x=CLOUD, c=C)
-    monkeypatch.setattr("ikno.surrogate.footprint.available_memory", lambda _: 1e3)
+    monkeypatch.setattr("ikno.surrogate.memory_estimate.available_memory", lambda _: 1e3)
     message = (
         r"^predicting 14 values from 14 points needs about [0-9.]+ GB of memory, 0\.0 GB are available on cpu; use "
         r"fewer points, a result with the suffix \.nc, or --ignore-memory to begin anyway$"
@@ -290,7 +290,7 @@ def test_more_memory_than_there_is(steady: Run, tmp_path: Path, monkeypatch: pyt
         ({"q": QUERIES + 1j}, r"q has the type complex"),
         ({"q": np.zeros((4, 3))}, r"queries: shape \[4, 3\], expected \[points, 2\]$"),
         ({"q": np.zeros((0, 2))}, r"queries: shape \[0, 2\]"),
-        ({"q": np.full((4, 2), np.nan)}, r"queries: NaN or infinite coordinates"),
+        ({"q": np.full((4, 2), np.nan)}, r"queries: NaN or infinite values"),
     ],
 )
 def test_queries_that_are_none(steady: Run, tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
@@ -312,9 +312,9 @@ def test_what_does_not_go_together(steady: Run, moving: Run, tmp_path: Path) -> 
             predict_file(moving, start, out, leads=[0.5, lead])
     with pytest.raises(UserError, match="time: NaN or infinite"):
         predict_file(moving, start, out, time=np.nan)
-    with pytest.raises(UserError, match="conditions: NaN or infinite values"):
+    with pytest.raises(UserError, match="inputs: NaN or infinite values"):
         predict_file(steady, npz(tmp_path / "nan.npz", x=CLOUD, c=C * np.nan), out)
-    with pytest.raises(UserError, match="points: NaN or infinite coordinates"):
+    with pytest.raises(UserError, match="points: NaN or infinite values"):
         predict_file(steady, npz(tmp_path / "nan.npz", x=CLOUD * np.inf, c=C), out)
     with pytest.raises(UserError, match="no array 'u'; expected x, u"):
         predict_file(moving, file, out)

@@ -6,6 +6,7 @@ from typing import Any
 import meshio
 import numpy as np
 import pytest
+import torch
 
 from ikno.config import Config, DataSettings
 from ikno.data.catalog import Card
@@ -123,8 +124,8 @@ def test_refused(steady: Run, tmp_path: Path) -> None:
 
 
 def test_a_prediction_that_is_no_number(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.full((2, 2), np.nan, np.float32)
-    monkeypatch.setattr(Surrogate, "stream", lambda *_, **__: iter([(slice(0, 2), values)]))
+    values = torch.full((2, 2), torch.nan)
+    monkeypatch.setattr(Surrogate, "values_of", lambda *_: iter([(slice(0, 2), values)]))
     (tmp_path / "in.csv").write_text("x,y\n0,1\n1,0\n")
     with pytest.raises(UserError, match="the prediction has NaN or infinite values"):
         predict_file(steady, tmp_path / "in.csv", tmp_path / "out.csv", given={"Mach": 0.5, "angle of attack": 1.0})

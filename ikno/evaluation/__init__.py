@@ -1,7 +1,7 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
 from ikno.evaluation.baselines import baselines, nearest
-from ikno.evaluation.calibrate import calibrate, measure_ensemble, measure_intervals
+from ikno.evaluation.calibrate import calibrate, measure_intervals
 from ikno.evaluation.evaluate import (
     Fields,
     as_json,
@@ -13,9 +13,10 @@ from ikno.evaluation.evaluate import (
     save_evaluation,
 )
 from ikno.evaluation.predict import Predicted, PredictionRequest, predict, predict_file
-from ikno.evaluation.rollouts import measure_of, part, problem_of
+from ikno.evaluation.rollouts import STRATEGIES, measure_of, part, path, problem_of, rollout
 
 __all__ = [
+    "STRATEGIES",
     "Fields",
     "Predicted",
     "PredictionRequest",
@@ -27,13 +28,14 @@ __all__ = [
     "evaluate_surrogate",
     "fields",
     "load_evaluation",
-    "measure_ensemble",
     "measure_intervals",
     "measure_of",
     "nearest",
     "part",
+    "path",
     "predict",
     "predict_file",
     "problem_of",
+    "rollout",
     "save_evaluation",
 ]

@@ -1,4 +1,4 @@
-"""How good a surrogate is on samples it has not seen, beside what trivial guesses reach; and fields to look at.
+"""How good a surrogate is on samples it has not seen, beside baselines (trivial guesses); and fields to look at.
 
 result = evaluate(Run.open("runs/poisson"))
 """
@@ -11,18 +11,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
 from ikno.evaluation.calibrate import measure_intervals
-from ikno.evaluation.rollouts import BATCH, Part, check_kind, groups, measure_of, part, predict_group, problem_of
+from ikno.evaluation.rollouts import BATCH, Part, Strategy, measure_of, part, problem_of, rollouts
 from ikno.metrics import Sums, mean_and_std
-from ikno.runs import Run, load_calibration, write_atomic
-from ikno.surrogate.rollout import STRATEGIES, Strategy
-from ikno.surrogate.surrogate import Surrogate
+from ikno.runs import Run, surrogate_of, write_atomic
+from ikno.surrogate import Surrogate
 
 FILE = "evaluation.json"
 OWN = "released file or data of your own"
@@ -52,23 +50,37 @@ def evaluate(
     split: Part = "test",
     data: str | None = None,
     points: int | None = None,
-    batch: int | None = None,
+    batch: int = BATCH,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Return the errors of a trained run on one part of its data, as plain numbers; nothing is written.
+    """Return the errors of a trained run on one part of its data as plain numbers; nothing is written.
 
-    ``data`` and ``points``: another data set or file, another number of points than it was trained on. A set too small
-    for the run's own split is divided as its card says; make sure that it holds no samples of the training. The part
-    ``all`` is every sample of a file; guesses from training samples are then left out. A run that is calibrated has its
-    intervals measured too.
+    The intervals of a calibrated run are measured too.
+
+    Args:
+        run: The run.
+        which: The checkpoint, best or last.
+        split: The part: train, validation, test, or all samples. Baselines that need training samples are left out for
+            all.
+        data: Another data set or file. One too small for the split of the run is divided as its card says; make sure
+            that it holds no samples of the training.
+        points: Another number of points than it was trained on.
+        batch: Samples predicted at a time where they share a cloud.
+        device: Where to compute. Default: the CPU.
+
+    Returns:
+        What is measured and how (benchmark, split, samples, main_metric, ...); ``metrics`` of each rollout, the
+        ``best`` one, ``baselines``, ``sample_errors``, ``error_against_time``, and ``intervals`` if calibrated.
+
+    Raises:
+        UserError: If the checkpoint or the data cannot be used, or the part has no samples.
     """
     problem = problem_of(run, data, points)
     problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
-    surrogate = run.surrogate(which, device)
-    result = evaluate_surrogate(surrogate, problem, split, batch or BATCH)
-    if (calibration := load_calibration([run], which)) is not None:
-        found = measure_intervals([surrogate], calibration, problem, split, batch or BATCH)
-        result["intervals"] = found["intervals"]
+    surrogate = surrogate_of([run], which, device)
+    result = evaluate_surrogate(surrogate, problem, split, batch)
+    if surrogate.calibration is not None:
+        result["intervals"] = measure_intervals(surrogate, problem, split, batch)["intervals"]
     return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
 
 
@@ -98,32 +110,30 @@ def evaluate_surrogate(
     surrogate: Surrogate, problem: Problem, split: Part = "test", batch: int = BATCH
 ) -> dict[str, Any]:
     """Return the errors of a surrogate (in eval mode) on one part of a problem: each rollout, and the baselines."""
-    check_kind(surrogate, problem)
-    samples, measure, final = part(problem, split), measure_of(problem), problem.last
-    strategies = STRATEGIES[:1] if problem.steady else STRATEGIES
-    totals: dict[str, dict[int, list[Sums]]] = {s: {} for s in strategies}
-    seconds, sizes = dict.fromkeys(strategies, 0.0), set()
-    for group in groups(surrogate, samples, batch):
-        sizes.add(len(group.made[0].points))
-        for strategy in strategies:
-            found, spent = predict_group(surrogate, problem, group, strategy)
-            seconds[strategy] += spent
-            for j, guesses in found.items():
-                known = totals[strategy].setdefault(j, [])
-                known += [measure.sums(made.values[j], g) for made, g in zip(group.made, guesses, strict=True)]
-    metrics = {s: measure.summary(totals[s][final]) for s in strategies}
-    best = min(strategies, key=lambda s: metrics[s][measure.main.name])
-    over_time: dict[str, dict[str, list[float]]] = {s: {"times": [], "errors": []} for s in strategies}
-    for s in strategies:
-        for j in sorted(totals[s]):
-            over_time[s]["times"].append(problem.times[j])
-            over_time[s]["errors"].append(measure.main(totals[s][j], measure.chunks))
+    samples, measure = part(problem, split), measure_of(problem)
+    totals: dict[str, dict[int, list[Sums]]] = {}
+    seconds: dict[str, float] = {}
+    sizes = set()
+    for seen in rollouts([surrogate], problem, samples, batch):
+        sizes.add(len(seen.sample.points))
+        seconds[seen.strategy] = seconds.get(seen.strategy, 0.0) + seen.seconds
+        for j, values in seen.values.items():
+            sums = measure.sums(seen.sample.values[j], values[0])
+            totals.setdefault(seen.strategy, {}).setdefault(j, []).append(sums)
+    metrics = {s: measure.summary(found[problem.last]) for s, found in totals.items()}
+    best = min(metrics, key=lambda s: metrics[s][measure.main.name])
+    over_time = {
+        s: {
+            "times": [problem.times[j] for j in sorted(found)],
+            "errors": [measure.main(found[j], measure.chunks) for j in sorted(found)],
+        }
+        for s, found in totals.items()
+    }
     made = problem.attributes
-    label = str(made.get("label", "")) if made.get("seed") else OWN
     return {
         "benchmark": problem.card.name,
         "file": str(problem.path),
-        "label": label,
+        "label": str(made.get("label", "")) if made.get("seed") else OWN,
         "source": problem.card.source,
         "split": split,
         "samples": len(samples),
@@ -135,10 +145,10 @@ def evaluate_surrogate(
         "metrics": metrics,
         "best": {"strategy": best, "value": metrics[best][measure.main.name]},
         "baselines": baselines(problem, samples, measure, learned=split != "all"),
-        "sample_errors": measure.each(totals[best][final]),
+        "sample_errors": measure.each(totals[best][problem.last]),
         "error_against_time": over_time,
         "constants": {"mean": list(measure.mean), "std": list(measure.std), "origin": measure.origin},
-        "seconds_per_sample": {s: seconds[s] / len(samples) for s in strategies},
+        "seconds_per_sample": {s: spent / len(samples) for s, spent in seconds.items()},
     }
 
 
@@ -170,31 +180,26 @@ def collect(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {**same, "runs": len(results), **tables, "best": best}
 
 
-@torch.no_grad()
 def fields(
     surrogate: Surrogate, problem: Problem, split: Part = "test", count: int = 3, strategy: Strategy = "autoregressive"
 ) -> list[Fields]:
     """Return the first samples of a part with their predictions; steady problems have one time."""
-    check_kind(surrogate, problem)
-    samples, result = part(problem, split), []
-    for k, group in enumerate(islice(groups(surrogate, samples, 1), count)):
-        made = group.made[0]
-        found, _ = predict_group(surrogate, problem, group, "direct" if problem.steady else strategy)
-        visited = sorted(found)
-        result.append(
-            Fields(
-                samples.indices[k],
-                made.points,
-                problem.inputs(made),
-                made.values[visited],
-                np.stack([found[j][0] for j in visited]),
-                tuple(problem.times[j] for j in visited),
-                problem.card.active,
-                surrogate.signature.inputs,
-                made.triangles,
-            )
+    samples = part(problem, split)
+    seen = rollouts([surrogate], problem, samples, 1, ("direct" if problem.steady else strategy,))
+    return [
+        Fields(
+            sample=samples.indices[k],
+            points=one.sample.points,
+            inputs=problem.inputs(one.sample),
+            truth=one.sample.values[list(one.values)],
+            prediction=np.stack([values[0] for values in one.values.values()]),
+            times=tuple(problem.times[j] for j in one.values),
+            variables=problem.card.active,
+            input_names=surrogate.signature.inputs,
+            triangles=one.sample.triangles,
         )
-    return result
+        for k, one in enumerate(islice(seen, count))
+    ]
 
 
 def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:

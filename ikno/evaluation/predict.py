@@ -16,7 +16,7 @@ from ikno.data.formats import FORMATS, DataFile, Mesh, format_of
 from ikno.data.inputs import array_inputs, mesh_inputs
 from ikno.errors import UserError
 from ikno.runs import Run, surrogate_of
-from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, prediction_memory, stream
+from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, prediction_memory
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
                 for part in parts_of(count):
                     arrays["x"][i, 0, part] = x[part]
             for (i, (x, inputs)), (j, lead) in product(enumerate(clouds), enumerate(ahead)):
-                asked = (request.time, lead, request.steps, request.intervals)
-                for part, found in stream(surrogate, x, inputs, places, *asked):
+                how = {"time": request.time, "lead": lead, "steps": request.steps, "intervals": request.intervals}
+                for part, estimate in surrogate.stream(x, inputs, places, spread=True, **how):
                     for name in kept:
-                        arrays[name][i, j, part] = found.mean if name == "u" else getattr(found, name)
+                        arrays[name][i, j, part] = estimate.mean if name == "u" else getattr(estimate, name)
     return Predicted(arrays["x"][:, 0], arrays["u"], leads, variables, **{name: arrays[name] for name in kept[1:]})
 
 
@@ -135,7 +135,7 @@ def _check_result(source: Mesh | DataFile, request: PredictionRequest) -> None:
 
 def _check_memory(surrogate: Surrogate | Ensemble, points: int, queries: int, result: float) -> None:
     """Raise a UserError if there is not enough memory for a prediction and what is kept of its result."""
-    members = surrogate.members if isinstance(surrogate, Ensemble) else (surrogate,)
+    members = surrogate.members
     found = [prediction_memory(member.model, points, queries) for member in members]
     needed = None if None in found else max(f for f in found if f is not None) + result
     remedies = f"fewer points{', a result with the suffix .nc' if result else ''}, or --ignore-memory"
