@@ -12,7 +12,7 @@ import torch
 from benchmarks import measure
 from ikno.config import make_config
 from ikno.data.generate import Job, generate
-from ikno.evaluation import calibrate, measure_intervals, problem_of
+from ikno.evaluation import calibrate, evaluate_surrogate, problem_of
 from ikno.runs import Run
 from ikno.surrogate import Ensemble
 from ikno.training import train
@@ -37,7 +37,7 @@ def measured(runs: list[Run], coverage: float) -> dict[str, str]:
     """Return error, coverage and width on the test samples of a run or of an ensemble."""
     calibration = calibrate(runs, coverage)
     ensemble = Ensemble([run.surrogate() for run in runs], calibration)
-    found = measure_intervals(ensemble, problem_of(runs[0]))
+    found = evaluate_surrogate(ensemble, problem_of(runs[0]))
     bands = found["intervals"]["strategies"]["direct"]
     row = {"median L1": f"{found['metrics']['direct']['median L1 per component']:.2%}"}
     for band, title in (("pointwise", "points inside"), ("simultaneous", "samples inside")):

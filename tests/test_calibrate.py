@@ -16,7 +16,7 @@ from ikno.config import Config, DataSettings
 from ikno.data.pairs import statistics
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
-from ikno.evaluation import calibrate, evaluate, measure_intervals, predict_file, problem_of
+from ikno.evaluation import PredictionRequest, calibrate, evaluate, evaluate_surrogate, predict, problem_of
 from ikno.runs import Run, load_calibration, load_surrogate, save, save_calibration
 from ikno.surrogate import Ensemble, Signature, Surrogate, quantile
 
@@ -89,7 +89,7 @@ def test_quantiles_of_runs_are_those_of_their_predictions(folder: Path) -> None:
         np.testing.assert_allclose(np.array(q.pointwise, float), expected, rtol=1e-4)
         assert q.simultaneous == pytest.approx(np.sort(held.max((1, 2)))[24], rel=1e-4)  # ceil(.8 * 31) = 25
         tests, factors = scores[-TEST:], np.array(q.pointwise, float)
-        measured = measure_intervals(Ensemble([r.surrogate() for r in runs], found), problem_of(runs[0]))["intervals"]
+        measured = evaluate_surrogate(Ensemble([r.surrogate() for r in runs], found), problem_of(runs[0]))["intervals"]
         bands = measured["strategies"]["direct"]
         assert bands["pointwise"]["coverage"] == pytest.approx((tests <= factors).mean(), abs=2e-3)
         assert bands["simultaneous"]["coverage"] == pytest.approx((tests.max((1, 2)) <= q.simultaneous).mean())
@@ -132,7 +132,7 @@ def test_coverage_of_synthetic_surrogates(tmp_path: Path, monkeypatch: pytest.Mo
     for members in (runs[:1], runs):
         for coverage in (0.5, 0.9):
             calibration = calibrate(members, coverage)
-            found = measure_intervals(Ensemble([r.surrogate() for r in members], calibration), problem_of(runs[0]))
+            found = evaluate_surrogate(Ensemble([r.surrogate() for r in members], calibration), problem_of(runs[0]))
             for band in found["intervals"]["strategies"]["direct"].values():
                 # Both the calibration and the test samples are drawn: each has the bounds of 400 coins.
                 assert abs(band["coverage"] - coverage) <= 3 * np.sqrt(2 * coverage * (1 - coverage) / 400)
@@ -253,9 +253,9 @@ def test_files_with_intervals(folder: Path, tmp_path: Path) -> None:
     arrays = np.load(folder / "still.npz")
     np.savez(tmp_path / "in.npz", x=arrays["x"][0], c=arrays["c"][:3])
     with pytest.raises(UserError, match="intervals: not calibrated"):
-        predict_file(runs, tmp_path / "in.npz", tmp_path / "out.npz", intervals="pointwise")
+        predict(runs, PredictionRequest(tmp_path / "in.npz", tmp_path / "out.npz", intervals="pointwise"))
     save_calibration(runs, calibrate(runs))
-    made = predict_file(runs, tmp_path / "in.npz", tmp_path / "out.npz", intervals="simultaneous")
+    made = predict(runs, PredictionRequest(tmp_path / "in.npz", tmp_path / "out.npz", intervals="simultaneous"))
     expected = load_surrogate([r.path for r in runs]).predict(arrays["x"][0], arrays["c"][1], intervals="simultaneous")
     written = np.load(tmp_path / "out.npz")
     for name, one in (("u", "mean"), ("spread", "spread"), ("lower", "lower"), ("upper", "upper")):
@@ -264,7 +264,7 @@ def test_files_with_intervals(folder: Path, tmp_path: Path) -> None:
     assert str(written["intervals"]) == "simultaneous, coverage 0.9"
     columns = np.concatenate([arrays["x"][0], arrays["c"][1]], 1)
     np.savetxt(tmp_path / "in.csv", columns, delimiter=",", header="x,y,f", comments="", fmt="%.9g")
-    predict_file(runs, tmp_path / "in.csv", tmp_path / "out.csv", intervals="simultaneous")
+    predict(runs, PredictionRequest(tmp_path / "in.csv", tmp_path / "out.csv", intervals="simultaneous"))
     table = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
     kinds = {"": "mean", "_spread": "spread", "_lower": "lower", "_upper": "upper"}
     assert table.dtype.names == ("x", "y", "f", *(f"{v}{kind}" for v in "uv" for kind in kinds))

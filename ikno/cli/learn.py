@@ -144,13 +144,13 @@ def evaluate(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
+    """Measure a run on its test samples, beside baselines (trivial guesses), and keep the result in the run.
 
     Of several runs mean and sample standard deviation are shown. After `ikno calibrate` also how often the truth lies
     inside the intervals, of the run or of the ensemble of all runs.
     """
     from ikno.evaluation import as_json as to_json
-    from ikno.evaluation import collect, measure_intervals, problem_of, save_evaluation
+    from ikno.evaluation import collect, evaluate_surrogate, problem_of, save_evaluation
     from ikno.evaluation import evaluate as measure
     from ikno.runs import Run, calibration_file, load_calibration, surrogate_of
 
@@ -165,7 +165,7 @@ def evaluate(
         print("The calibration is of other weights; `ikno calibrate` again for intervals.", file=sys.stderr)
     if calibration is not None and len(runs) > 1:
         ensemble, problem = surrogate_of(every, which, device), problem_of(every[0], data, points)
-        found["ensemble"] = {"runs": len(runs), **measure_intervals(ensemble, problem, split)}
+        found["ensemble"] = {"runs": len(runs), **evaluate_surrogate(ensemble, problem, split, guess=False)}
     if as_json:
         print(to_json(found))
         return
@@ -186,7 +186,7 @@ def _show(found: dict[str, Any], results: list[dict[str, Any]], split: str) -> N
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys(results[0]['points']))} points",
         highlight=False,
     )
-    mean = {"model": f"mean of {len(results)} runs", **found.get("ensemble", {"metrics": {}})}
+    mean = found.get("ensemble", {"metrics": {}}) | {"model": f"mean of {len(results)} runs"}
     rows = {
         **{_strategy(k, found): v for k, v in found["metrics"].items()},
         **{_strategy(k, mean): v for k, v in mean["metrics"].items()},

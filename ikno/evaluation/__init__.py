@@ -1,7 +1,7 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
 from ikno.evaluation.baselines import baselines, nearest
-from ikno.evaluation.calibrate import calibrate, measure_intervals
+from ikno.evaluation.calibrate import calibrate
 from ikno.evaluation.evaluate import (
     Fields,
     as_json,
@@ -12,7 +12,7 @@ from ikno.evaluation.evaluate import (
     load_evaluation,
     save_evaluation,
 )
-from ikno.evaluation.predict import Predicted, PredictionRequest, predict, predict_file
+from ikno.evaluation.predict import Predicted, PredictionRequest, predict
 from ikno.evaluation.rollouts import STRATEGIES, measure_of, part, path, problem_of, rollout
 
 __all__ = [
@@ -28,13 +28,11 @@ __all__ = [
     "evaluate_surrogate",
     "fields",
     "load_evaluation",
-    "measure_intervals",
     "measure_of",
     "nearest",
     "part",
     "path",
     "predict",
-    "predict_file",
     "problem_of",
     "rollout",
     "save_evaluation",

@@ -1,19 +1,19 @@
 """Calibration of intervals on validation samples, and how often they hold the truth on others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.evaluation.rollouts import BATCH, STRATEGIES, Part, Strategy, measure_of, part, path, problem_of, rollouts
-from ikno.metrics import Sums
+from ikno.evaluation.rollouts import BATCH, STRATEGIES, Rollout, Strategy, measure_of, part, path, problem_of, rollouts
 from ikno.runs import Run, check_distinct, weights_of
-from ikno.surrogate import BANDS, Band, Calibration, Ensemble, Quantiles, Surrogate, quantile, scale
+from ikno.surrogate import BANDS, Calibration, Ensemble, Quantiles, Surrogate, quantile, scale
 
 FLOOR_SAMPLES = 32  # training samples whose spread sets the floor
 
@@ -79,59 +79,39 @@ def calibrate(
     )
 
 
-def measure_intervals(
-    surrogate: Surrogate | Ensemble, problem: Problem, split: Part = "test", batch: int = BATCH
-) -> dict[str, Any]:
-    """Return the errors of a calibrated surrogate and the coverage of its intervals at the final time.
+def inside(
+    calibration: Calibration, problem: Problem, seen: Rollout, std: Sequence[float]
+) -> Float[np.ndarray, "bands 2 variables"]:
+    """Return for both bands which share of a sample is inside the intervals at the final time, and their widths.
 
-    Pointwise coverage is the mean over samples of the share of points inside, simultaneous coverage the share of
-    samples inside everywhere. Widths are those of whole intervals, relative to the spread of the truth.
-
-    Args:
-        surrogate: A surrogate or an ensemble with its calibration.
-        problem: The data.
-        split: The part of it: train, validation, test, or all samples.
-        batch: Samples predicted at a time where they share a cloud.
-
-    Returns:
-        ``metrics`` by rollout, and ``intervals``, in which ``strategies`` has both bands of each rollout.
-
-    Raises:
-        UserError: If the surrogate is not calibrated for this problem.
+    The simultaneous share is 0 or 1. Widths are those of whole intervals, in units of ``std``.
     """
-    calibration, measure, last = surrogate.calibration, measure_of(problem), problem.last
-    if calibration is None:
-        raise UserError("intervals: not calibrated, or the weights have changed since; `ikno calibrate RUN` does it")
-    known = {(q.strategy, q.lead): q for q in calibration.quantiles}
-    errors: dict[Strategy, list[Sums]] = {}
-    inside: dict[tuple[Strategy, Band], list[np.ndarray]] = {}
-    widths: dict[tuple[Strategy, Band], list[np.ndarray]] = {}
-    for seen in rollouts(surrogate.members, problem, part(problem, split), batch):
-        truth, mean = seen.sample.values[last], seen.values[last].mean(0)
-        unit = scale(seen.values[last].std(0), calibration.floor)
-        key = (seen.strategy, _lead(problem, last))
-        if key not in known:
-            raise UserError(f"intervals: not calibrated for {seen.strategy} to the lead {key[1]}; calibrate again")
-        errors.setdefault(seen.strategy, []).append(measure.sums(truth, mean))
-        for band in BANDS:
-            half = known[key].of(band) * unit
-            held = np.abs(truth.astype(np.float64) - mean) <= half
-            share = held.mean(0) if band == "pointwise" else np.full(held.shape[1], float(held.all()))
-            inside.setdefault((seen.strategy, band), []).append(share)
-            widths.setdefault((seen.strategy, band), []).append((2 * half / np.asarray(measure.std)).mean(0))
-    strategies: dict[Strategy, dict[Band, dict[str, Any]]] = {s: {} for s in errors}
-    for (strategy, band), each in inside.items():
-        shares = np.array([np.mean(v) for v in each])
-        # The standard error: samples are independent, points are not.
-        error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else 0.0
-        width = float(np.mean(widths[strategy, band]))
-        strategies[strategy][band] = {"coverage": float(shares.mean()), "standard error": error, "width": width}
-        if band == "pointwise":
-            of_variables = dict(zip(calibration.variables, np.mean(each, 0).tolist(), strict=True))
-            strategies[strategy][band]["variables"] = of_variables
+    last, lead = problem.last, _lead(problem, problem.last)
+    way = next((q for q in calibration.quantiles if (q.strategy, q.lead) == (seen.strategy, lead)), None)
+    if way is None:
+        raise UserError(f"intervals: not calibrated for {seen.strategy} to the lead {lead}; calibrate again")
+    error = np.abs(seen.sample.values[last].astype(np.float64) - seen.values[last].mean(0))
+    halves = [way.of(band) * scale(seen.values[last].std(0), calibration.floor) for band in BANDS]
+    shares = [(error <= halves[0]).mean(0), np.full(len(std), float((error <= halves[1]).all()))]
+    return np.stack([shares, [(2 * half / np.asarray(std)).mean(0) for half in halves]], 1)
+
+
+def summarize(calibration: Calibration, measured: Mapping[Strategy, list[np.ndarray]]) -> dict[str, Any]:
+    """Return coverage and mean width of both bands of each rollout, from what ``inside`` returns for the samples."""
+    strategies: dict[Strategy, dict[str, dict[str, Any]]] = {}
+    for strategy, samples in measured.items():
+        strategies[strategy] = {}
+        for k, band in enumerate(BANDS):
+            shares, widths = (np.stack([sample[k, kind] for sample in samples]) for kind in (0, 1))
+            each = shares.mean(1)
+            # The standard error: samples are independent, points are not.
+            error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0
+            found = {"coverage": float(each.mean()), "standard error": error, "width": float(widths.mean())}
+            if band == "pointwise":
+                found["variables"] = dict(zip(calibration.variables, shares.mean(0).tolist(), strict=True))
+            strategies[strategy][band] = found
     about = {"coverage": calibration.coverage, "calibration samples": calibration.samples, "source": calibration.source}
-    metrics = {s: measure.summary(e) for s, e in errors.items()}
-    return {"metrics": metrics, "intervals": {**about, "strategies": strategies}}
+    return {**about, "strategies": strategies}
 
 
 def _floor(members: Sequence[Surrogate], problem: Problem, batch: int) -> tuple[float, ...]:

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
-from ikno.evaluation.calibrate import measure_intervals
+from ikno.evaluation.calibrate import inside, summarize
 from ikno.evaluation.rollouts import BATCH, Part, Strategy, measure_of, part, problem_of, rollouts
 from ikno.metrics import Sums, mean_and_std
 from ikno.runs import Run, surrogate_of, write_atomic
-from ikno.surrogate import Surrogate
+from ikno.surrogate import Ensemble, Surrogate
 
 FILE = "evaluation.json"
 OWN = "released file or data of your own"
@@ -79,8 +79,6 @@ def evaluate(
     problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
     surrogate = surrogate_of([run], which, device)
     result = evaluate_surrogate(surrogate, problem, split, batch)
-    if surrogate.calibration is not None:
-        result["intervals"] = measure_intervals(surrogate, problem, split, batch)["intervals"]
     return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
 
 
@@ -107,19 +105,26 @@ def load_evaluation(run: Run) -> dict[str, Any] | None:
 
 
 def evaluate_surrogate(
-    surrogate: Surrogate, problem: Problem, split: Part = "test", batch: int = BATCH
+    surrogate: Surrogate | Ensemble, problem: Problem, split: Part = "test", batch: int = BATCH, guess: bool = True
 ) -> dict[str, Any]:
-    """Return the errors of a surrogate (in eval mode) on one part of a problem: each rollout, and the baselines."""
-    samples, measure = part(problem, split), measure_of(problem)
-    totals: dict[str, dict[int, list[Sums]]] = {}
-    seconds: dict[str, float] = {}
+    """Return what ``evaluate`` returns, for a surrogate in eval mode or the mean of an ensemble.
+
+    Pointwise coverage is the mean over samples of the share of points inside, simultaneous coverage the share of
+    samples inside everywhere, both at the final time. Without ``guess`` baselines are left out.
+    """
+    samples, measure, calibration = part(problem, split), measure_of(problem), surrogate.calibration
+    totals: dict[Strategy, dict[int, list[Sums]]] = {}
+    measured: dict[Strategy, list[np.ndarray]] = {}
+    seconds: dict[Strategy, float] = {}
     sizes = set()
-    for seen in rollouts([surrogate], problem, samples, batch):
+    for seen in rollouts(surrogate.members, problem, samples, batch):
         sizes.add(len(seen.sample.points))
         seconds[seen.strategy] = seconds.get(seen.strategy, 0.0) + seen.seconds
         for j, values in seen.values.items():
-            sums = measure.sums(seen.sample.values[j], values[0])
+            sums = measure.sums(seen.sample.values[j], values.mean(0))
             totals.setdefault(seen.strategy, {}).setdefault(j, []).append(sums)
+        if calibration is not None:
+            measured.setdefault(seen.strategy, []).append(inside(calibration, problem, seen, measure.std))
     metrics = {s: measure.summary(found[problem.last]) for s, found in totals.items()}
     best = min(metrics, key=lambda s: metrics[s][measure.main.name])
     over_time = {
@@ -130,7 +135,7 @@ def evaluate_surrogate(
         for s, found in totals.items()
     }
     made = problem.attributes
-    return {
+    result = {
         "benchmark": problem.card.name,
         "file": str(problem.path),
         "label": str(made.get("label", "")) if made.get("seed") else OWN,
@@ -140,16 +145,17 @@ def evaluate_surrogate(
         "points": [min(sizes), max(sizes)],
         "model": surrogate.signature.model["name"],
         "mode": surrogate.signature.mode,
-        "parameters": sum(p.numel() for p in surrogate.model.parameters()),
+        "parameters": sum(p.numel() for member in surrogate.members for p in member.model.parameters()),
         "main_metric": measure.main.name,
         "metrics": metrics,
         "best": {"strategy": best, "value": metrics[best][measure.main.name]},
-        "baselines": baselines(problem, samples, measure, learned=split != "all"),
+        "baselines": baselines(problem, samples, measure, learned=split != "all") if guess else {},
         "sample_errors": measure.each(totals[best][problem.last]),
         "error_against_time": over_time,
         "constants": {"mean": list(measure.mean), "std": list(measure.std), "origin": measure.origin},
         "seconds_per_sample": {s: spent / len(samples) for s, spent in seconds.items()},
     }
+    return result if calibration is None else {**result, "intervals": summarize(calibration, measured)}
 
 
 def collect(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -159,25 +165,25 @@ def collect(results: list[dict[str, Any]]) -> dict[str, Any]:
     """
     if not results:
         raise ValueError("no evaluations to collect")
-    for key in ("benchmark", "split", "model", "main_metric"):
+    same = ("benchmark", "split", "model", "main_metric")
+    for key in same:
         if len(names := sorted({str(r[key]) for r in results})) > 1:
             raise UserError(f"evaluations of different {key} cannot be collected: {', '.join(names)}")
 
-    def over_seeds(values: Sequence[float | None]) -> dict[str, float | None]:
+    def over_seeds(values: Sequence[Any]) -> dict[str, Any]:
+        """Return the same for every number in equal nested dictionaries."""
+        if isinstance(values[0], dict):
+            return {key: over_seeds([v[key] for v in values]) for key in values[0]}
         mean, std = mean_and_std([math.inf if v is None else v for v in values])
         return {"mean": mean, "std": std}
 
-    first = results[0]
-    tables = {
-        kind: {
-            name: {metric: over_seeds([r[kind][name][metric] for r in results]) for metric in measures}
-            for name, measures in first[kind].items()
-        }
-        for kind in ("metrics", "baselines")
+    strategies = [r["best"]["strategy"] for r in results]
+    return {
+        **{key: results[0][key] for key in same},
+        "runs": len(results),
+        **{kind: over_seeds([r[kind] for r in results]) for kind in ("metrics", "baselines")},
+        "best": {**over_seeds([r["best"]["value"] for r in results]), "strategies": strategies},
     }
-    same = {key: first[key] for key in ("benchmark", "split", "model", "main_metric")}
-    best = {**over_seeds([r["best"]["value"] for r in results]), "strategies": [r["best"]["strategy"] for r in results]}
-    return {**same, "runs": len(results), **tables, "best": best}
 
 
 def fields(

@@ -174,16 +174,14 @@ def _predict(
     if problem.steady:
         inputs = start[..., :0] if conditions is None else conditions[:, 0]
         return {0: surrogate.physical(inputs, surrogate(cloud, inputs)).cpu().numpy()}, perf_counter() - began
-
-    def along(visited: tuple[int, ...]) -> dict[int, Float[np.ndarray, "batch points variables"]]:
-        states = rollout(surrogate, cloud, start, conditions, problem.times, visited)
-        return dict(zip(visited[1:], states[:, 1:].cpu().numpy().swapaxes(0, 1), strict=True))
-
-    values = along(path(strategy, problem.final, problem.stride))
-    seconds = perf_counter() - began
+    ways = [path(strategy, problem.final, problem.stride)]
     if strategy == "direct":
-        for j in snapshots(problem.final, problem.stride)[1:-1]:
-            values |= along((0, j))
+        ways += [(0, j) for j in snapshots(problem.final, problem.stride)[1:-1]]
+    values, seconds = {}, 0.0
+    for visited in ways:
+        states = rollout(surrogate, cloud, start, conditions, problem.times, visited)[:, 1:].cpu().numpy()
+        values |= dict(zip(visited[1:], states.swapaxes(0, 1), strict=True))
+        seconds = seconds or perf_counter() - began
     return values, seconds
 
 
