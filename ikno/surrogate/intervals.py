@@ -87,17 +87,9 @@ class Calibration(Settings):
         lead: Any = None,
         steps: int = 1,
     ) -> Float[np.ndarray, "*shape variables"]:
-        """Return half of the width of the intervals around predictions with this spread.
+        """Return half of the width of the intervals around predictions with this spread over the members.
 
-        Args:
-            spread: The standard deviation over the members.
-            band: Intervals for each value (pointwise) or for all values of a sample at once (simultaneous).
-            time: Time of the inputs, one number or one per sample; None for the first time of the data.
-            lead: How far ahead, one number or one per sample; None for steady problems.
-            steps: Steps to the lead.
-
-        Raises:
-            UserError: If this was not calibrated.
+        Time, lead and steps are those of the prediction. Raises a UserError if they were not calibrated.
         """
         if band not in BANDS:
             raise UserError(f"intervals: {band!r} is none of {', '.join(BANDS)}")

@@ -185,14 +185,7 @@ class Surrogate(Predictor, nn.Module):
         time: float | Array | None = None,
         lead: float | Array | None = None,
     ) -> State:
-        """Return the latent state of an input, which serves any number of ``decode`` calls.
-
-        Args:
-            points: As for ``predict``, like all arguments.
-
-        Raises:
-            UserError: If shapes, numbers or times do not fit the signature.
-        """
+        """Return the latent state of an input, for any number of ``decode`` calls; arguments as ``predict``."""
         return self._encode(*self._checked(points, inputs, time, lead))
 
     def _encode(self, points: Tensor, inputs: Tensor, time: Tensor | None, lead: Tensor | None) -> State:
@@ -206,16 +199,7 @@ class Surrogate(Predictor, nn.Module):
     def decode(
         self, state: State, queries: Array | None = None, start: Array | None = None
     ) -> Float[Tensor, "batch queries variables"]:
-        """Return u at the queries.
-
-        Args:
-            state: What ``encode`` returns.
-            queries: As for ``predict``. Default: the points of the input.
-            start: As for ``predict``.
-
-        Raises:
-            UserError: If the shapes do not fit.
-        """
+        """Return u at the queries, by default at the points of the input; arguments as ``predict``."""
         return torch.cat([values for _, values in self._decoded([state], queries, start)], 1)
 
     def _decoded(
