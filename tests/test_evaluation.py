@@ -18,18 +18,15 @@ from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.evaluation import (
     STRATEGIES,
-    baselines,
     collect,
     evaluate,
     evaluate_surrogate,
     fields,
     load_evaluation,
-    measure_of,
-    nearest,
-    part,
     save_evaluation,
 )
-from ikno.evaluation.baselines import CELLS
+from ikno.evaluation.baselines import CELLS, baselines, nearest
+from ikno.evaluation.rollouts import measure_of, part
 from ikno.runs import Run, save
 from ikno.surrogate import Signature, Surrogate
 

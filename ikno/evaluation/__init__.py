@@ -1,6 +1,5 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
-from ikno.evaluation.baselines import baselines, nearest
 from ikno.evaluation.calibrate import calibrate
 from ikno.evaluation.evaluate import (
     Fields,
@@ -13,7 +12,7 @@ from ikno.evaluation.evaluate import (
     save_evaluation,
 )
 from ikno.evaluation.predict import Predicted, PredictionRequest, predict
-from ikno.evaluation.rollouts import STRATEGIES, measure_of, part, path, problem_of, rollout
+from ikno.evaluation.rollouts import STRATEGIES, path, problem_of, rollout
 
 __all__ = [
     "STRATEGIES",
@@ -21,16 +20,12 @@ __all__ = [
     "Predicted",
     "PredictionRequest",
     "as_json",
-    "baselines",
     "calibrate",
     "collect",
     "evaluate",
     "evaluate_surrogate",
     "fields",
     "load_evaluation",
-    "measure_of",
-    "nearest",
-    "part",
     "path",
     "predict",
     "problem_of",

@@ -74,7 +74,7 @@ def calibrate(
         variables=problem.card.active,
         floor=floor,
         start=None if problem.steady else problem.times[0],
-        quantiles=tuple(_quantiles(problem, s, j, found, coverage) for (s, j), found in scores.items()),
+        quantiles=tuple(_quantiles(problem, s, j, each, coverage) for (s, j), each in scores.items()),
         members=weights_of(runs, which),
     )
 
@@ -106,10 +106,14 @@ def summarize(calibration: Calibration, measured: Mapping[Strategy, list[np.ndar
             each = shares.mean(1)
             # The standard error: samples are independent, points are not.
             error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0
-            found = {"coverage": float(each.mean()), "standard error": error, "width": float(widths.mean())}
+            summary: dict[str, Any] = {
+                "coverage": float(each.mean()),
+                "standard error": error,
+                "width": float(widths.mean()),
+            }
             if band == "pointwise":
-                found["variables"] = dict(zip(calibration.variables, shares.mean(0).tolist(), strict=True))
-            strategies[strategy][band] = found
+                summary["variables"] = dict(zip(calibration.variables, shares.mean(0).tolist(), strict=True))
+            strategies[strategy][band] = summary
     about = {"coverage": calibration.coverage, "calibration samples": calibration.samples, "source": calibration.source}
     return {**about, "strategies": strategies}
 
@@ -164,11 +168,11 @@ def _steps(problem: Problem, strategy: Strategy, snapshot: int) -> int | None:
 
 def _check_same_parts(runs: Sequence[Run]) -> None:
     """Raise unless all runs were trained on the same samples: what one has seen cannot calibrate the others."""
-    found = []
+    seen = []
     for run in runs if len(runs) > 1 else []:
         problem = open_problem(run.config.data.model_copy(update={"points": None, "sampling": None}), 0)
-        found.append((problem.train.indices, problem.validation.indices, problem.digest()))
-        if found[-1] != found[0]:
+        seen.append((problem.train.indices, problem.validation.indices, problem.digest()))
+        if seen[-1] != seen[0]:
             raise UserError(
                 f"{run.path}: trained on other samples than {runs[0].path}; "
                 "an ensemble is calibrated on samples that no member has seen, use the same data and data.split"

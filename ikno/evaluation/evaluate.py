@@ -98,10 +98,10 @@ def load_evaluation(run: Run) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found = _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
+        result = _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{file}: damaged ({error}); evaluate the run again") from None
-    return found if found.get("checkpoint") == run.digest(found.get("weights", "best")) else None
+    return result if result.get("checkpoint") == run.digest(result.get("weights", "best")) else None
 
 
 def evaluate_surrogate(
@@ -125,14 +125,14 @@ def evaluate_surrogate(
             totals.setdefault(seen.strategy, {}).setdefault(j, []).append(sums)
         if calibration is not None:
             measured.setdefault(seen.strategy, []).append(inside(calibration, problem, seen, measure.std))
-    metrics = {s: measure.summary(found[problem.last]) for s, found in totals.items()}
-    best = min(metrics, key=lambda s: metrics[s][measure.main.name])
+    metrics = {s: measure.summary(by_time[problem.last]) for s, by_time in totals.items()}
+    best: Strategy = min(metrics, key=lambda s: metrics[s][measure.main.name])
     over_time = {
         s: {
-            "times": [problem.times[j] for j in sorted(found)],
-            "errors": [measure.main(found[j], measure.chunks) for j in sorted(found)],
+            "times": [problem.times[j] for j in by_time],
+            "errors": [measure.main(sums, measure.chunks) for sums in by_time.values()],
         }
-        for s, found in totals.items()
+        for s, by_time in totals.items()
     }
     made = problem.attributes
     result = {

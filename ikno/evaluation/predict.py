@@ -112,7 +112,7 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
             result = 0.0 if on_disk else 4.0 * sum(map(prod, shapes.values()))
             _check_memory(surrogate, len(clouds[0][0]), count, result)
         notes = {"model": run.config.model["name"], "variables": ", ".join(variables)}
-        if request.intervals is not None and surrogate.calibration is not None:  # without one the first part is refused
+        if request.intervals is not None and surrogate.calibration is not None:  # without one stream raises
             notes["intervals"] = f"{request.intervals}, coverage {surrogate.calibration.coverage:g}"
         leads = tuple(lead for lead in ahead if lead is not None)
         with sink(request.out, shapes, {"lead": np.array(leads)} if leads else {}, notes) as arrays:

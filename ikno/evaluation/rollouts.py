@@ -71,9 +71,9 @@ def measure_of(problem: Problem) -> Measure:
     used = [0] if problem.steady else list(snapshots(problem.final, problem.stride))
     for made in problem.train:
         values.add(made.values[used])
-    found = values.moments()
-    constant = found.std <= 1e-6 * np.abs(found.mean)
-    mean, std = np.where(constant, 0.0, found.mean), np.where(constant, 1.0, found.std)
+    moments = values.moments()
+    constant = moments.std <= 1e-6 * np.abs(moments.mean)
+    mean, std = np.where(constant, 0.0, moments.mean), np.where(constant, 1.0, moments.std)
     return Measure(tuple(mean.tolist()), tuple(std.tolist()), "training samples", chunks, IN_CARDS[card.metric])
 
 

@@ -160,8 +160,8 @@ class Predictor:
 
     def _parts_of_members(self, request: Request) -> Iterator[tuple[slice, list[Tensor]]]:
         """Yield slices of the queries, each with the values of every member."""
-        for found in zip(*(member.values_of(request) for member in self.members), strict=True):
-            yield found[0][0], [values for _, values in found]
+        for each in zip(*(member.values_of(request) for member in self.members), strict=True):
+            yield each[0][0], [values for _, values in each]
 
     def _joined(self, values: list[Tensor], request: Request) -> Any:
         """Return the mean of the members' values, with spread and intervals if they are asked for."""

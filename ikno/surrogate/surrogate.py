@@ -81,13 +81,13 @@ class Surrogate(Predictor, nn.Module):
         self.eval()
 
     def normalize_by(self, statistics: Statistics | None) -> None:
-        """Take the constants of all normalizers from the statistics; None: they change nothing."""
-        s, found, clock = self.signature, statistics, 0 if self.signature.steady else 1
-        self.values = _normalizer(found and found.values, len(s.variables) * clock)
-        self.conditions = _normalizer(found and found.conditions, len(s.conditions))
-        self.time = _normalizer(found and found.time, clock)
-        self.lead = _normalizer(found and found.lead, clock)
-        self.target = _normalizer(found and found.target, len(s.variables))
+        """Set the constants of all normalizers; without statistics they change nothing."""
+        s, known, clock = self.signature, statistics, 0 if self.signature.steady else 1
+        self.values = _normalizer(known and known.values, len(s.variables) * clock)
+        self.conditions = _normalizer(known and known.conditions, len(s.conditions))
+        self.time = _normalizer(known and known.time, clock)
+        self.lead = _normalizer(known and known.lead, clock)
+        self.target = _normalizer(known and known.target, len(s.variables))
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "_ points"] | None = None
@@ -153,11 +153,11 @@ class Surrogate(Predictor, nn.Module):
 
     @property
     def members(self) -> tuple["Surrogate", ...]:
-        """The surrogate alone: what it has in common with an ensemble."""
+        """The surrogate itself, as the only member."""
         return (self,)
 
     def values_of(self, request: Request) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of the queries, each with u there; what a predictor asks of its members."""
+        """Yield slices of the queries, each with u there."""
         states = self._states(request)
         if request.queries is None or self.signature.mode == "direct":
             states = states[-1:]  # the others are needed only where a change is added to the last
@@ -205,18 +205,19 @@ class Surrogate(Predictor, nn.Module):
     def _decoded(
         self, states: Sequence[State], queries: Array | None, start: Array | None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of the queries, each with u there; every state continues from the result of the last."""
+        """Yield slices of the queries, each with u there; every state starts from the result of the last."""
         for part in self._parts(states[0], queries, start):
             values = None if start is None or queries is None else start[..., part, :]
             for state in states:
                 values = self._decode(state, queries, part, values)
             assert isinstance(values, Tensor)
-            yield part, values
+            for piece in parts_of(values.shape[1]):  # the same for all models, so that ensembles may mix them
+                yield slice(part.start + piece.start, part.start + piece.stop), values[:, piece]
 
     def _parts(self, state: State, queries: Array | None, start: Array | None) -> list[slice]:
-        """Return the parts in which the queries are decoded, having checked the shapes of everything.
+        """Check the shapes and return the parts in which the queries are decoded.
 
-        A model without an encoder would begin anew for each part: it takes all at once.
+        A model without an encoder would start again for each part: it takes all at once.
         """
         count, batch = state.points.shape[1], state.latent.shape[0]
         if queries is not None:
@@ -278,8 +279,8 @@ class Surrogate(Predictor, nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Return the arguments of ``encode`` as tensors with an axis of batches, or raise a UserError."""
         x = self._points(points, "points")
-        found = self._inputs(x, inputs)
-        return x, found, *self._clock(len(found), time, lead)
+        channels = self._inputs(x, inputs)
+        return x, channels, *self._clock(len(channels), time, lead)
 
     def _tensor(self, values: float | Array) -> Tensor:
         # A copy in native numbers: torch does not take read-only arrays or those of another byte order.
@@ -337,7 +338,7 @@ class Surrogate(Predictor, nn.Module):
 
 
 def parts_of(count: int) -> list[slice]:
-    """Return the parts in which so many queries are worked on."""
+    """Return slices of at most ``QUERIES`` queries."""
     return [slice(i, min(i + QUERIES, count)) for i in range(0, count, QUERIES)]
 
 

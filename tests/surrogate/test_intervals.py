@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ikno.errors import UserError
+from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Estimate, Quantiles, Signature, Surrogate, quantile, scale
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
@@ -115,6 +116,16 @@ def test_members_of_different_kinds_are_refused(changed: dict[str, Any], message
 def test_members_may_have_other_models() -> None:
     other = surrogate(1, model={**TINY, "d_model": 8}, coordinates="one scale")
     assert Ensemble([surrogate(), other]).predict(POINTS, C).shape == (3, 11, 2)
+
+
+def test_members_with_and_without_an_encoder_give_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [surrogate(), surrogate(1, model=complete_model({"name": "transolver"}, "smoke"))]
+    whole = Ensemble(members).predict(POINTS, C, QUERIES)
+    monkeypatch.setattr("ikno.surrogate.surrogate.QUERIES", 3)
+    parts = list(Ensemble(members).stream(POINTS, C, QUERIES, spread=True))
+    assert [part for part, _ in parts] == [slice(0, 3), slice(3, 4)]
+    np.testing.assert_allclose(np.concatenate([e.mean for _, e in parts], 1), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Ensemble(members).predict(POINTS, C, QUERIES), whole, rtol=1e-5, atol=1e-6)
 
 
 def calibration(**changed: Any) -> Calibration:
