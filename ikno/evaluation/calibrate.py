@@ -96,24 +96,20 @@ def inside(
     return np.stack([shares, [(2 * half / np.asarray(std)).mean(0) for half in halves]], 1)
 
 
-def summarize(calibration: Calibration, measured: Mapping[Strategy, list[np.ndarray]]) -> dict[str, Any]:
+def summarize(calibration: Calibration, measured: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
     """Return coverage and mean width of both bands of each rollout, from what ``inside`` returns for the samples."""
-    strategies: dict[Strategy, dict[str, dict[str, Any]]] = {}
+    strategies: dict[str, dict[str, dict[str, Any]]] = {}
     for strategy, samples in measured.items():
-        strategies[strategy] = {}
         for k, band in enumerate(BANDS):
             shares, widths = (np.stack([sample[k, kind] for sample in samples]) for kind in (0, 1))
             each = shares.mean(1)
             # The standard error: samples are independent, points are not.
             error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0
-            summary: dict[str, Any] = {
-                "coverage": float(each.mean()),
-                "standard error": error,
-                "width": float(widths.mean()),
-            }
+            summary = {"coverage": float(each.mean()), "standard error": error, "width": float(widths.mean())}
+            strategies.setdefault(strategy, {})[band] = summary
             if band == "pointwise":
-                summary["variables"] = dict(zip(calibration.variables, shares.mean(0).tolist(), strict=True))
-            strategies[strategy][band] = summary
+                variables = zip(calibration.variables, shares.mean(0).tolist(), strict=True)
+                strategies[strategy][band]["variables"] = dict(variables)
     about = {"coverage": calibration.coverage, "calibration samples": calibration.samples, "source": calibration.source}
     return {**about, "strategies": strategies}
 

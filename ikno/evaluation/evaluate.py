@@ -5,6 +5,7 @@ result = evaluate(Run.open("runs/poisson"))
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -113,20 +114,19 @@ def evaluate_surrogate(
     samples inside everywhere, both at the final time. Without ``guess`` baselines are left out.
     """
     samples, measure, calibration = part(problem, split), measure_of(problem), surrogate.calibration
-    totals: dict[Strategy, dict[int, list[Sums]]] = {}
-    measured: dict[Strategy, list[np.ndarray]] = {}
-    seconds: dict[Strategy, float] = {}
+    totals: dict[str, dict[int, list[Sums]]] = defaultdict(lambda: defaultdict(list))
+    measured: dict[str, list[np.ndarray]] = defaultdict(list)
+    seconds: dict[str, float] = defaultdict(float)
     sizes = set()
     for seen in rollouts(surrogate.members, problem, samples, batch):
         sizes.add(len(seen.sample.points))
-        seconds[seen.strategy] = seconds.get(seen.strategy, 0.0) + seen.seconds
+        seconds[seen.strategy] += seen.seconds
         for j, values in seen.values.items():
-            sums = measure.sums(seen.sample.values[j], values.mean(0))
-            totals.setdefault(seen.strategy, {}).setdefault(j, []).append(sums)
+            totals[seen.strategy][j].append(measure.sums(seen.sample.values[j], values.mean(0)))
         if calibration is not None:
-            measured.setdefault(seen.strategy, []).append(inside(calibration, problem, seen, measure.std))
+            measured[seen.strategy].append(inside(calibration, problem, seen, measure.std))
     metrics = {s: measure.summary(by_time[problem.last]) for s, by_time in totals.items()}
-    best: Strategy = min(metrics, key=lambda s: metrics[s][measure.main.name])
+    best = min(metrics, key=lambda s: metrics[s][measure.main.name])
     over_time = {
         s: {
             "times": [problem.times[j] for j in by_time],
@@ -191,7 +191,7 @@ def fields(
 ) -> list[Fields]:
     """Return the first samples of a part with their predictions; steady problems have one time."""
     samples = part(problem, split)
-    seen = rollouts([surrogate], problem, samples, 1, ("direct" if problem.steady else strategy,))
+    seen = rollouts([surrogate], problem, samples, 1, (strategy,))
     return [
         Fields(
             sample=samples.indices[k],

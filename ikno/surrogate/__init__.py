@@ -1,12 +1,11 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
-from ikno.surrogate.ensemble import Ensemble
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
 from ikno.surrogate.memory_estimate import check_memory, prediction_memory, training_memory
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.predictor import Gradient
 from ikno.surrogate.signature import Signature, half_size
-from ikno.surrogate.surrogate import State, Surrogate, parts_of
+from ikno.surrogate.surrogate import Ensemble, State, Surrogate, parts_of
 
 __all__ = [
     "BANDS",

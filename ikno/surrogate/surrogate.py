@@ -1,4 +1,4 @@
-"""Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
+"""Surrogate: a model with its normalizers, its domain and its prediction mode; physical in, physical out. Ensembles."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,13 @@ from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.models import build
 from ikno.surrogate.interpolation import interpolator
+from ikno.surrogate.intervals import Calibration
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.predictor import Array, Predictor, Request
 from ikno.surrogate.signature import Signature, half_size
 
 QUERIES = 1 << 20  # decoded at a time, which bounds the memory of any number
+SHARED = ("dim", "variables", "conditions", "times")  # what members of an ensemble have in common; models may differ
 
 
 @dataclass(frozen=True)
@@ -335,6 +337,33 @@ class Surrogate(Predictor, nn.Module):
         if bool((clock["lead"] <= 0).any()):
             raise UserError(f"lead: must be positive, found {float(clock['lead'].min()):g}")
         return clock["time"].flatten().expand(batch), clock["lead"].flatten().expand(batch)
+
+
+class Ensemble(Predictor):
+    """The mean over surrogates of one problem, and their standard deviation as a measure of what they do not know.
+
+    In several steps each member continues from its own result. ``signature`` is that of the first member.
+
+    Args:
+        members: Surrogates with the same dimension, variables, conditions and times.
+        calibration: What intervals need.
+
+    Raises:
+        UserError: If there is no member, or one differs from the first.
+    """
+
+    def __init__(self, members: Sequence[Surrogate], calibration: Calibration | None = None) -> None:
+        if not members:
+            raise UserError("an ensemble needs at least one run, found none")
+        self.members, self.signature, self.calibration = tuple(members), members[0].signature, calibration
+        for i, member in enumerate(members[1:], 2):
+            for name in SHARED:
+                one, other = getattr(self.signature, name), getattr(member.signature, name)
+                if one != other:
+                    raise UserError(
+                        f"member {i} of the ensemble: {name} = {other}, but the first has {one}; "
+                        "use runs of the same problem"
+                    )
 
 
 def parts_of(count: int) -> list[slice]:
