@@ -29,9 +29,9 @@ OWN = "released file or data of your own"
 
 @dataclass(frozen=True)
 class Fields:
-    """One sample with its prediction, in physical units, at the times that are predicted (the start is not).
+    """One sample with its prediction, in physical units, at all predicted times; the start is none of them.
 
-    ``triangles``: those of its surface, if they are known and all their points are here.
+    ``triangles`` are those of its surface, None if they are unknown or some of their points are not used.
     """
 
     sample: int

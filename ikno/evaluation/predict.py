@@ -23,7 +23,7 @@ from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, pr
 class Predicted:
     """Values at the queries of each sample, for each lead (one entry if steady).
 
-    Memory maps where the result is a NetCDF file: what is not used is not read.
+    Arrays are memory maps if the result is a NetCDF file: what is not used is not read.
     """
 
     points: Float[np.ndarray, "_ queries dim"]
@@ -148,7 +148,7 @@ def _form_of_result(out: Path) -> Format:
 
 
 def _check_memory(surrogate: Surrogate | Ensemble, points: int, queries: int, result: float) -> None:
-    """Raise a UserError if there is not enough memory for a prediction and what is kept of its result."""
+    """Raise a UserError if there is not enough memory for a prediction and its result."""
     members = surrogate.members
     needs = [prediction_memory(member.model, points, queries) for member in members]
     needed = None if None in needs else max(need for need in needs if need is not None) + result
@@ -174,12 +174,12 @@ def _names(
 
 
 def _check_out(request: PredictionRequest) -> None:
-    """Raise a UserError if the result has no place, or would take that of a file without being told so."""
+    """Raise a UserError if the result cannot be written, or would replace a file without ``force``."""
     out, read = request.out, [p for p in (request.file, request.queries) if p is not None and p.exists()]
     if not next(p for p in out.absolute().parents if p.exists()).is_dir():
         raise UserError(f"{out}: its folder is a file; choose another place with --out")
     if out.is_dir() or request.force:
-        return  # what writes says that it is a folder
+        return  # writing raises for a folder
     if any(out.absolute() == path.absolute() or (out.exists() and out.samefile(path)) for path in read):
         raise UserError(f"{out}: is the file that is read; choose another place with --out, or --force to replace it")
     if out.exists():

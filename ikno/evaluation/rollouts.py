@@ -30,9 +30,14 @@ BATCH = 16
 
 
 def problem_of(run: Run, data: str | None = None, points: int | None = None) -> Problem:
-    """Return the problem that a run has learned, or other data or another number of points for it.
+    """Return the problem of a run.
 
-    Its training samples are at the points of evaluation too, where they serve as guesses.
+    Its training samples are at the points of evaluation too, where they serve as baselines.
+
+    Args:
+        run: The run.
+        data: Another data set or file; its own split is used if that of the run does not fit.
+        points: Another number of points.
     """
     changed = {k: v for k, v in (("name", data), ("evaluation_points", points)) if v is not None}
     settings = parse(DataSettings, {**run.config.data.model_dump(), **changed})
@@ -59,9 +64,9 @@ def part(problem: Problem, split: Part) -> Samples:
 
 
 def measure_of(problem: Problem) -> Measure:
-    """Return the measure of the card, its constants from the card or else from the training samples.
+    """Return the measure of the card, with constants from the card or else from the training samples.
 
-    A variable that does not vary there has no scale of its own and is measured as it is.
+    A variable that is constant there has no scale of its own and is not normalized.
     """
     card = problem.card
     chunks = {", ".join(chunk): [card.active.index(v) for v in chunk] for chunk in card.chunks}
@@ -186,7 +191,7 @@ def _predict(
 
 
 def _check_kind(surrogate: Surrogate, problem: Problem) -> None:
-    """Raise unless the data is of the kind that the surrogate takes and gives."""
+    """Raise a UserError if the data has other variables, conditions or axes than the surrogate."""
     signature, card = surrogate.signature, problem.card
     expected = (signature.variables, signature.conditions, signature.dim, signature.steady)
     given = (card.active, card.conditions, card.dim, card.steady)
