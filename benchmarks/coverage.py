@@ -12,8 +12,9 @@ import torch
 from benchmarks import measure
 from ikno.config import make_config
 from ikno.data.generate import Job, generate
-from ikno.evaluation import calibrate, measure_intervals, problem_of
+from ikno.evaluation import calibrate, evaluate_surrogate, problem_of
 from ikno.runs import Run
+from ikno.surrogate import Ensemble
 from ikno.training import train
 
 SETS = {"poisson-gauss": {"points": 1024}, "elasticity": {}}
@@ -35,10 +36,11 @@ def trained(out: Path, name: str, samples: int, epochs: int, seed: int) -> Run:
 def measured(runs: list[Run], coverage: float) -> dict[str, str]:
     """Return error, coverage and width on the test samples of a run or of an ensemble."""
     calibration = calibrate(runs, coverage)
-    found = measure_intervals([run.surrogate() for run in runs], calibration, problem_of(runs[0]))
+    ensemble = Ensemble([run.surrogate() for run in runs], calibration)
+    found = evaluate_surrogate(ensemble, problem_of(runs[0]))
     bands = found["intervals"]["strategies"]["direct"]
     row = {"median L1": f"{found['metrics']['direct']['median L1 per component']:.2%}"}
-    for band, title in (("pointwise", "points inside"), ("whole field", "fields inside")):
+    for band, title in (("pointwise", "points inside"), ("simultaneous", "samples inside")):
         row[title] = f"{bands[band]['coverage']:.1%} ± {bands[band]['standard error']:.1%}"
         row[f"width, {band}"] = f"{bands[band]['width']:.2f} std"
     return row

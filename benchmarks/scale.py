@@ -37,7 +37,7 @@ from ikno.comparison import markdown_table
 from ikno.config import make_config
 from ikno.data.catalog import CATALOG
 from ikno.data.generators.aircraft import Aircraft
-from ikno.evaluation import predict_file
+from ikno.evaluation import PredictionRequest, predict
 from ikno.linalg import Cloud
 from ikno.memory import reused_memory
 from ikno.models import IKNO, build, complete_model
@@ -170,7 +170,9 @@ def streamed(folder: Path, points: int, queries: int) -> tuple[float, float]:
         places[i : i + SIZES[-2]] = surface(min(SIZES[-2], queries - i))[0][0].numpy()
     places.flush()
     before = cost.resident("VmHWM") / 1e3
-    seconds = timed(lambda: predict_file(run, folder / "in.npz", folder / "out.nc", folder / "queries.npy"))
+    seconds = timed(
+        lambda: predict(run, PredictionRequest(folder / "in.npz", folder / "out.nc", folder / "queries.npy"))
+    )
     peak = cost.resident("VmHWM") / 1e3
     assert peak > before  # what was made before is not what is measured
     return seconds, peak

@@ -3,7 +3,7 @@
 import ikno
 ikno.train(ikno.make_config("poisson-gauss", {"train.epochs": 40}), out="runs/first")
 surrogate = ikno.load("runs/first")
-values = surrogate.predict(points, conditions)
+values = surrogate.predict(points, inputs)
 """
 
 from importlib import import_module

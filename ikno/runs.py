@@ -259,7 +259,7 @@ def load_surrogate(
 ) -> Surrogate | Ensemble:
     """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
 
-    ``ikno.load(run).predict(points, conditions)``, ``ikno.load([run, another]).predict(points, conditions)``.
+    ``ikno.load(run).predict(points, inputs)``, ``ikno.load([run, another]).predict(points, inputs)``.
     """
     if isinstance(path, Path | str):
         return surrogate_of([Run.open(path)], which, device)

@@ -1,6 +1,7 @@
 """Calibration of runs: from the weights to intervals that hold the truth, in the library and on the command line."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from ikno.config import Config, DataSettings
 from ikno.data.pairs import statistics
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
-from ikno.evaluation import calibrate, evaluate, measure_intervals, predict_file, problem_of
+from ikno.evaluation import PredictionRequest, calibrate, evaluate, evaluate_surrogate, predict, problem_of
 from ikno.runs import Run, load_calibration, load_surrogate, save, save_calibration
-from ikno.surrogate import Signature, Surrogate, quantile
+from ikno.surrogate import Ensemble, Signature, Surrogate, quantile
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
 TRAIN, VALIDATION, TEST, N = 8, 30, 40, 12
@@ -86,12 +87,12 @@ def test_quantiles_of_runs_are_those_of_their_predictions(folder: Path) -> None:
         (q,) = found.quantiles
         expected = [quantile(list(held[..., v]), 0.8) for v in range(2)]
         np.testing.assert_allclose(np.array(q.pointwise, float), expected, rtol=1e-4)
-        assert q.whole_field == pytest.approx(np.sort(held.max((1, 2)))[24], rel=1e-4)  # ceil(.8 * 31) = 25
+        assert q.simultaneous == pytest.approx(np.sort(held.max((1, 2)))[24], rel=1e-4)  # ceil(.8 * 31) = 25
         tests, factors = scores[-TEST:], np.array(q.pointwise, float)
-        measured = measure_intervals([r.surrogate() for r in runs], found, problem_of(runs[0]))["intervals"]
+        measured = evaluate_surrogate(Ensemble([r.surrogate() for r in runs], found), problem_of(runs[0]))["intervals"]
         bands = measured["strategies"]["direct"]
         assert bands["pointwise"]["coverage"] == pytest.approx((tests <= factors).mean(), abs=2e-3)
-        assert bands["whole field"]["coverage"] == pytest.approx((tests.max((1, 2)) <= q.whole_field).mean())
+        assert bands["simultaneous"]["coverage"] == pytest.approx((tests.max((1, 2)) <= q.simultaneous).mean())
         half = factors * np.sqrt(spread[-TEST:] ** 2 + floor**2)
         assert bands["pointwise"]["width"] == pytest.approx((2 * half / training.std(0)).mean(), rel=1e-4)
         assert list(bands["pointwise"]["variables"]) == ["u", "v"]
@@ -131,7 +132,7 @@ def test_coverage_of_synthetic_surrogates(tmp_path: Path, monkeypatch: pytest.Mo
     for members in (runs[:1], runs):
         for coverage in (0.5, 0.9):
             calibration = calibrate(members, coverage)
-            found = measure_intervals([r.surrogate() for r in members], calibration, problem_of(runs[0]))
+            found = evaluate_surrogate(Ensemble([r.surrogate() for r in members], calibration), problem_of(runs[0]))
             for band in found["intervals"]["strategies"]["direct"].values():
                 # Both the calibration and the test samples are drawn: each has the bounds of 400 coins.
                 assert abs(band["coverage"] - coverage) <= 3 * np.sqrt(2 * coverage * (1 - coverage) / 400)
@@ -150,11 +151,11 @@ def test_rollouts_are_calibrated_at_every_time(folder: Path, tmp_path: Path) -> 
     ensemble = load_surrogate([run.path for run in runs])
     arrays = np.load(folder / "moving.npz")
     inputs = np.concatenate([arrays["u"][-1, 0], arrays["c"][-1, 0]], -1)
-    made = ensemble.predict(arrays["x"][0], inputs, lead=3.0, steps=3, intervals="whole field")
+    made = ensemble.predict(arrays["x"][0], inputs, lead=3.0, steps=3, intervals="simultaneous")
     q = found.quantiles[5]
-    assert q.whole_field is not None
+    assert q.simultaneous is not None
     np.testing.assert_allclose(
-        made.upper - made.mean, q.whole_field * np.hypot(made.spread, found.floor), rtol=1e-3, atol=1e-4
+        made.upper - made.mean, q.simultaneous * np.hypot(made.spread, found.floor), rtol=1e-3, atol=1e-4
     )
     with pytest.raises(UserError, match="use one of these"):
         ensemble.predict(arrays["x"][0], inputs, lead=2.5, intervals="pointwise")
@@ -192,6 +193,25 @@ def test_a_calibration_belongs_to_the_weights(folder: Path, tmp_path: Path) -> N
         file.write_text(changed)
         with pytest.raises(UserError, match=message):
             load_surrogate(runs[0].path)
+
+
+def test_calibrations_of_older_releases(tmp_path: Path) -> None:
+    """Simultaneous bands were called ``whole_field``."""
+    fixtures = Path(__file__).parent / "fixtures"
+    shutil.copytree(fixtures / "run-1", tmp_path / "run")
+    shutil.copy(fixtures / "calibration-1" / "calibration.json", tmp_path / "run")
+    surrogate = load_surrogate(tmp_path / "run")
+    assert surrogate.calibration is not None
+    assert [q.simultaneous for q in surrogate.calibration.quantiles] == [4.0, None, 6.0]
+    x, inputs = np.random.default_rng(0).random((5, 2)), np.ones(2)
+    found = surrogate.predict(x, inputs, lead=0.5, intervals="simultaneous")
+    np.testing.assert_allclose(found.upper - found.mean, 4.0 * 0.25, rtol=1e-4)
+    with pytest.raises(UserError, match="direct predictions were not finite"):
+        surrogate.predict(x, inputs, lead=1.0, intervals="simultaneous")
+    run = Run.open(tmp_path / "run")
+    save_calibration([run], surrogate.calibration)  # the new name is written
+    assert "whole_field" not in (run.path / "calibration.json").read_text()
+    assert load_calibration([run]) == surrogate.calibration
 
 
 def test_what_cannot_be_calibrated(folder: Path, tmp_path: Path) -> None:
@@ -233,18 +253,18 @@ def test_files_with_intervals(folder: Path, tmp_path: Path) -> None:
     arrays = np.load(folder / "still.npz")
     np.savez(tmp_path / "in.npz", x=arrays["x"][0], c=arrays["c"][:3])
     with pytest.raises(UserError, match="intervals: not calibrated"):
-        predict_file(runs, tmp_path / "in.npz", tmp_path / "out.npz", intervals="pointwise")
+        predict(runs, PredictionRequest(tmp_path / "in.npz", tmp_path / "out.npz", intervals="pointwise"))
     save_calibration(runs, calibrate(runs))
-    made = predict_file(runs, tmp_path / "in.npz", tmp_path / "out.npz", intervals="whole field")
-    expected = load_surrogate([r.path for r in runs]).predict(arrays["x"][0], arrays["c"][1], intervals="whole field")
+    made = predict(runs, PredictionRequest(tmp_path / "in.npz", tmp_path / "out.npz", intervals="simultaneous"))
+    expected = load_surrogate([r.path for r in runs]).predict(arrays["x"][0], arrays["c"][1], intervals="simultaneous")
     written = np.load(tmp_path / "out.npz")
     for name, one in (("u", "mean"), ("spread", "spread"), ("lower", "lower"), ("upper", "upper")):
         np.testing.assert_array_equal(written[name][1, 0], getattr(expected, one))
     np.testing.assert_array_equal(made.values, written["u"])
-    assert str(written["intervals"]) == "whole field, coverage 0.9"
+    assert str(written["intervals"]) == "simultaneous, coverage 0.9"
     columns = np.concatenate([arrays["x"][0], arrays["c"][1]], 1)
     np.savetxt(tmp_path / "in.csv", columns, delimiter=",", header="x,y,f", comments="", fmt="%.9g")
-    predict_file(runs, tmp_path / "in.csv", tmp_path / "out.csv", intervals="whole field")
+    predict(runs, PredictionRequest(tmp_path / "in.csv", tmp_path / "out.csv", intervals="simultaneous"))
     table = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
     kinds = {"": "mean", "_spread": "spread", "_lower": "lower", "_upper": "upper"}
     assert table.dtype.names == ("x", "y", "f", *(f"{v}{kind}" for v in "uv" for kind in kinds))
@@ -284,9 +304,9 @@ def test_commands(
     arrays = np.load(folder / "still.npz")
     np.savez(tmp_path / "in.npz", x=arrays["x"][0], c=arrays["c"][:3])
     result = tmp_path / "out.npz"
-    code, out, _ = ikno("predict", *runs, tmp_path / "in.npz", "--out", result, "--intervals", "--band", "whole field")
+    code, out, _ = ikno("predict", *runs, tmp_path / "in.npz", "--out", result, "--intervals", "--band", "simultaneous")
     assert code == 0
-    assert "mean and spread of 2 runs, whole field intervals" in out
+    assert "mean and spread of 2 runs, simultaneous intervals" in out
     assert (np.load(result)["lower"] < np.load(result)["upper"]).all()
     code, out, _ = ikno("predict", runs[0], tmp_path / "in.npz", "--out", result, "--force")
     assert code == 0

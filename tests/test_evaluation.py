@@ -17,20 +17,18 @@ from ikno.data.pairs import statistics
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.evaluation import (
-    baselines,
+    STRATEGIES,
     collect,
     evaluate,
     evaluate_surrogate,
     fields,
     load_evaluation,
-    measure_of,
-    nearest,
-    part,
     save_evaluation,
 )
-from ikno.evaluation.baselines import CELLS
+from ikno.evaluation.baselines import CELLS, baselines, nearest
+from ikno.evaluation.rollouts import measure_of, part
 from ikno.runs import Run, save
-from ikno.surrogate import STRATEGIES, Signature, Surrogate
+from ikno.surrogate import Signature, Surrogate
 
 TINY = {"name": "ikno-tp", "d_model": 8, "num_heads": 2, "num_layers": 1, "grid_size": 4}
 MODES = ("direct", "residual", "derivative")

@@ -6,11 +6,12 @@ from typing import Any
 import meshio
 import numpy as np
 import pytest
+import torch
 
 from ikno.config import Config, DataSettings
 from ikno.data.catalog import Card
 from ikno.errors import UserError
-from ikno.evaluation import predict_file
+from ikno.evaluation import PredictionRequest, predict
 from ikno.runs import Run, save
 from ikno.surrogate import Signature, Surrogate
 
@@ -57,7 +58,7 @@ def test_steady(steady: Run, tmp_path: Path) -> None:
     """One input from the file, one given; a given number goes before the array."""
     file = vtu(tmp_path / "in.vtu", angle_of_attack=ANGLE, p=ANGLE)
     out = tmp_path / "out.vtu"
-    made = predict_file(steady, file, out, given={"Mach": 0.5})
+    made = predict(steady, PredictionRequest(file, out, given={"Mach": 0.5}))
     inputs = np.stack([np.full(N, 0.5, np.float32), ANGLE], 1)
     expected = steady.surrogate().predict(POINTS[:, :2].astype(np.float32), inputs)
     np.testing.assert_array_equal(made.values[0, 0], expected)
@@ -69,10 +70,10 @@ def test_steady(steady: Run, tmp_path: Path) -> None:
     np.testing.assert_array_equal(mesh.point_data["p_predicted"], expected[:, 0])
     np.testing.assert_array_equal(mesh.point_data["T"], expected[:, 1])
     with pytest.raises(UserError, match="exists already; choose another place with --out, or --force"):
-        predict_file(steady, file, out, given={"Mach": 0.5})
+        predict(steady, PredictionRequest(file, out, given={"Mach": 0.5}))
     with pytest.raises(UserError, match="is the file that is read"):
-        predict_file(steady, file, file, given={"Mach": 0.5})
-    made = predict_file(steady, file, file, given={"Mach": 0.5, "angle of attack": 1.0}, force=True)
+        predict(steady, PredictionRequest(file, file, given={"Mach": 0.5}))
+    made = predict(steady, PredictionRequest(file, file, given={"Mach": 0.5, "angle of attack": 1.0}, force=True))
     inputs[:, 1] = 1.0
     expected = steady.surrogate().predict(POINTS[:, :2].astype(np.float32), inputs)
     np.testing.assert_array_equal(meshio.read(file).point_data["T"], expected[:, 1])
@@ -83,7 +84,7 @@ def test_in_time(moving: Run, tmp_path: Path) -> None:
     start = rng.random((N, 2)).astype(np.float32)
     lines = [f"{x!r},{y!r},{a!r},{b!r}" for (x, y, _), (a, b) in zip(POINTS.tolist(), start.tolist(), strict=True)]
     (tmp_path / "in.csv").write_text("x,y,u,v\n" + "\n".join(lines) + "\n")
-    made = predict_file(moving, tmp_path / "in.csv", tmp_path / "out.csv", leads=[0.25, 0.5])
+    made = predict(moving, PredictionRequest(tmp_path / "in.csv", tmp_path / "out.csv", leads=[0.25, 0.5]))
     assert made.leads == (0.25, 0.5)
     table = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True, deletechars="")
     assert table.dtype.names == ("x", "y", "u", "v", "u@0.25", "v@0.25", "u@0.5", "v@0.5")
@@ -92,10 +93,10 @@ def test_in_time(moving: Run, tmp_path: Path) -> None:
         expected = surrogate.predict(POINTS[:, :2].astype(np.float32), start, lead=lead)
         np.testing.assert_array_equal(made.values[0, k], expected)
         np.testing.assert_array_equal(table[f"v@{lead}"].astype(np.float32), expected[:, 1])
-    made = predict_file(moving, tmp_path / "in.csv", tmp_path / "last.csv", given={"u": 0.0})
+    made = predict(moving, PredictionRequest(tmp_path / "in.csv", tmp_path / "last.csv", given={"u": 0.0}))
     assert made.leads == (1.0,)
     with pytest.raises(UserError, match=r"--lead: 0\.5 is there twice; say each once"):
-        predict_file(moving, tmp_path / "in.csv", tmp_path / "x.csv", leads=[0.5, 0.5])
+        predict(moving, PredictionRequest(tmp_path / "in.csv", tmp_path / "x.csv", leads=[0.5, 0.5]))
 
 
 def test_refused(steady: Run, tmp_path: Path) -> None:
@@ -107,25 +108,28 @@ def test_refused(steady: Run, tmp_path: Path) -> None:
         ({"mach": 0.5}, "did you mean 'Mach'"),
     ):
         with pytest.raises(UserError, match=message):
-            predict_file(steady, file, out, given=given)
+            predict(steady, PredictionRequest(file, out, given=given))
     deep = vtu(tmp_path / "deep.vtu", rng.random((N, 3)))
     with pytest.raises(UserError, match="it takes meshes with constant z"):
-        predict_file(steady, deep, out, given={"Mach": 0.5, "angle of attack": 1.0})
+        predict(steady, PredictionRequest(deep, out, given={"Mach": 0.5, "angle of attack": 1.0}))
     with pytest.raises(UserError, match=r"a \.csv file cannot be made from it; name the result \.vtu or"):
-        predict_file(steady, file, tmp_path / "out.csv")
+        predict(steady, PredictionRequest(file, tmp_path / "out.csv"))
     with pytest.raises(UserError, match=r"--queries: .*in\.vtu is a mesh"):
-        predict_file(steady, file, out, queries=file)
+        predict(steady, PredictionRequest(file, out, queries=file))
     with pytest.raises(UserError, match=r"none\.vtu: no such file"):
-        predict_file(steady, tmp_path / "none.vtu", out)
+        predict(steady, PredictionRequest(tmp_path / "none.vtu", out))
     with pytest.raises(UserError, match="leave out --lead"):
-        predict_file(steady, file, out, leads=[0.5])
+        predict(steady, PredictionRequest(file, out, leads=[0.5]))
     assert not out.exists()
 
 
 def test_a_prediction_that_is_no_number(steady: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.full((2, 2), np.nan, np.float32)
-    monkeypatch.setattr(Surrogate, "stream", lambda *_, **__: iter([(slice(0, 2), values)]))
+    values = torch.full((2, 2), torch.nan)
+    monkeypatch.setattr(Surrogate, "values_of", lambda *_: iter([(slice(0, 2), values)]))
     (tmp_path / "in.csv").write_text("x,y\n0,1\n1,0\n")
     with pytest.raises(UserError, match="the prediction has NaN or infinite values"):
-        predict_file(steady, tmp_path / "in.csv", tmp_path / "out.csv", given={"Mach": 0.5, "angle of attack": 1.0})
+        predict(
+            steady,
+            PredictionRequest(tmp_path / "in.csv", tmp_path / "out.csv", given={"Mach": 0.5, "angle of attack": 1.0}),
+        )
     assert not (tmp_path / "out.csv").exists()

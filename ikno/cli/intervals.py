@@ -47,12 +47,12 @@ def calibrate(
         f"{what}: {found.coverage:.4g} coverage from {found.samples} samples ({found.source})", highlight=False
     )
     unit = "times sqrt(spread² + floor²)" if several else "half width"
-    table = Table("prediction", "variable", f"pointwise, {unit}", f"whole field, {unit}", box=None)
+    table = Table("prediction", "variable", f"pointwise, {unit}", f"simultaneous, {unit}", box=None)
     for q in found.quantiles:
         way = q.strategy if q.lead is None else f"{q.strategy} to {q.lead:g}"
         for variable, each, floor in zip(found.variables, q.pointwise, found.floor, strict=True):
             numbers = [
-                "unbounded" if v is None else f"{v * (1 if several else floor):.4g}" for v in (each, q.whole_field)
+                "unbounded" if v is None else f"{v * (1 if several else floor):.4g}" for v in (each, q.simultaneous)
             ]
             table.add_row(way, variable, *numbers)
     console.print(table)
@@ -63,7 +63,7 @@ def intervals_table(found: dict[str, Any]) -> "Table":
     from rich.table import Table
 
     of = found["intervals"]
-    names = (f"intervals of {of['coverage']:.4g}", "points inside", "width", "whole fields inside", "width")
+    names = (f"intervals of {of['coverage']:.4g}", "points inside", "width", "samples inside", "width")
     table = Table(*names, box=None)
     for strategy, bands in of["strategies"].items():
         label = f"{found['model']} {strategy}" if len(of["strategies"]) > 1 else found["model"]

@@ -144,15 +144,15 @@ def evaluate(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
+    """Measure a run on its test samples, beside baselines (trivial guesses), and keep the result in the run.
 
     Of several runs mean and sample standard deviation are shown. After `ikno calibrate` also how often the truth lies
     inside the intervals, of the run or of the ensemble of all runs.
     """
     from ikno.evaluation import as_json as to_json
-    from ikno.evaluation import collect, measure_ensemble, save_evaluation
+    from ikno.evaluation import collect, evaluate_surrogate, problem_of, save_evaluation
     from ikno.evaluation import evaluate as measure
-    from ikno.runs import Run, calibration_file, load_calibration
+    from ikno.runs import Run, calibration_file, load_calibration, surrogate_of
 
     results, every = [], [Run.open(path) for path in runs]
     for opened in every:
@@ -164,7 +164,8 @@ def evaluate(
     if calibration is None and any((run.path / calibration_file(every, which)).is_file() for run in every):
         print("The calibration is of other weights; `ikno calibrate` again for intervals.", file=sys.stderr)
     if calibration is not None and len(runs) > 1:
-        found["ensemble"] = measure_ensemble(every, calibration, which, split, data, points, device=device)
+        ensemble, problem = surrogate_of(every, which, device), problem_of(every[0], data, points)
+        found["ensemble"] = {"runs": len(runs), **evaluate_surrogate(ensemble, problem, split, guess=False)}
     if as_json:
         print(to_json(found))
         return
@@ -185,7 +186,7 @@ def _show(found: dict[str, Any], results: list[dict[str, Any]], split: str) -> N
         f"{' to '.join(f'{n:,}' for n in dict.fromkeys(results[0]['points']))} points",
         highlight=False,
     )
-    mean = {"model": f"mean of {len(results)} runs", **found.get("ensemble", {"metrics": {}})}
+    mean = found.get("ensemble", {"metrics": {}}) | {"model": f"mean of {len(results)} runs"}
     rows = {
         **{_strategy(k, found): v for k, v in found["metrics"].items()},
         **{_strategy(k, mean): v for k, v in mean["metrics"].items()},
@@ -236,7 +237,8 @@ def predict(
         bool, typer.Option("--intervals", help="Write lower and upper ends too (after `ikno calibrate`).")
     ] = False,
     band: Annotated[
-        Literal["pointwise", "whole field"], typer.Option(help="Intervals for each value, or for whole fields at once.")
+        Literal["pointwise", "simultaneous"],
+        typer.Option(help="Intervals for each value, or for all values of a sample at once."),
     ] = "pointwise",
     which: Which = "best",
     device: Device = None,

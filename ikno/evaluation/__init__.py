@@ -1,7 +1,6 @@
 """Evaluation and prediction: from runs to numbers, fields and files."""
 
-from ikno.evaluation.baselines import baselines, nearest
-from ikno.evaluation.calibrate import calibrate, measure_ensemble, measure_intervals
+from ikno.evaluation.calibrate import calibrate
 from ikno.evaluation.evaluate import (
     Fields,
     as_json,
@@ -12,28 +11,24 @@ from ikno.evaluation.evaluate import (
     load_evaluation,
     save_evaluation,
 )
-from ikno.evaluation.predict import Predicted, PredictionRequest, predict, predict_file
-from ikno.evaluation.rollouts import measure_of, part, problem_of
+from ikno.evaluation.predict import Predicted, PredictionRequest, predict
+from ikno.evaluation.rollouts import STRATEGIES, path, problem_of, rollout
 
 __all__ = [
+    "STRATEGIES",
     "Fields",
     "Predicted",
     "PredictionRequest",
     "as_json",
-    "baselines",
     "calibrate",
     "collect",
     "evaluate",
     "evaluate_surrogate",
     "fields",
     "load_evaluation",
-    "measure_ensemble",
-    "measure_intervals",
-    "measure_of",
-    "nearest",
-    "part",
+    "path",
     "predict",
-    "predict_file",
     "problem_of",
+    "rollout",
     "save_evaluation",
 ]

@@ -1,4 +1,4 @@
-"""Guesses that need no model, so that an error means something."""
+"""Baselines: trivial guesses that need no model, so that an error means something."""
 
 from collections.abc import Callable
 
@@ -19,25 +19,29 @@ BLOCK = 64  # training samples whose distances are computed at a time
 def baselines(
     problem: Problem, samples: Samples, measure: Measure, learned: bool = True
 ) -> dict[str, dict[str, float]]:
-    """Return what guesses reach that need no model: the training mean, the nearest training sample, no change.
+    """Return the errors of the training mean, of the nearest training sample, and of no change for problems in time.
 
-    Without ``learned`` only the last, which needs no training samples.
+    Args:
+        problem: The data.
+        samples: What is guessed.
+        measure: The measure of errors.
+        learned: Whether to make those guesses that need training samples.
     """
-    final, shared = problem.last, samples.shared
-    average, near = (_training_mean(problem), nearest(problem, samples)) if learned else (None, None)
-    found: dict[str, list[Sums]] = {}
+    final = problem.last
+    average, near = (_training_mean(problem), nearest(problem, samples)) if learned else (None, ())
+    sums: dict[str, list[Sums]] = {}
     for k, made in enumerate(samples):
         truth, guesses = made.values[final], {}
-        if average is not None and near is not None:
+        if average is not None:
             neighbor = problem.train.get(int(near[k]))
-            place = slice(None) if shared else KDTree(neighbor.points).query(made.points)[1]
+            place = slice(None) if samples.shared else KDTree(neighbor.points).query(made.points)[1]
             guesses["training mean"] = np.broadcast_to(average, truth.shape)
             guesses["nearest training sample"] = neighbor.values[final][place]
         if not problem.steady:
             guesses["no change"] = made.values[0]
         for name, guess in guesses.items():
-            found.setdefault(name, []).append(measure.sums(truth, guess))
-    return {name: measure.summary(of) for name, of in found.items()}
+            sums.setdefault(name, []).append(measure.sums(truth, guess))
+    return {name: measure.summary(of) for name, of in sums.items()}
 
 
 def nearest(problem: Problem, samples: Samples) -> Int[np.ndarray, "samples"]:
@@ -63,19 +67,19 @@ def nearest(problem: Problem, samples: Samples) -> Int[np.ndarray, "samples"]:
 
 def _description(problem: Problem) -> Callable[[Trajectory], Float[np.ndarray, "numbers"]]:
     """Return what turns a sample into numbers whose distance says how much its inputs differ."""
+    shared, box = problem.train.shared, () if problem.train.shared else problem.box()
     inputs, share = Accumulator(), Accumulator()
-    box = () if problem.train.shared else problem.box()
     for made in problem.train:
-        found = problem.inputs(made)
-        if found.shape[1]:
-            inputs.add(found)
-        if not problem.train.shared:
-            share.add(_cells(made.points, box, found[:, :0]))
+        channels = problem.inputs(made)
+        if channels.shape[1]:
+            inputs.add(channels)
+        if not shared:
+            share.add(_cells(made.points, box, channels[:, :0]))
     mean, scale = inputs.moments().mean, _scale(inputs)
 
     def describe(made: Trajectory) -> Float[np.ndarray, "numbers"]:
         normal = (problem.inputs(made) - mean) / scale
-        if problem.train.shared:
+        if shared:
             return normal.ravel()
         cells = _cells(made.points, box, normal)
         cells[:, 0] /= _scale(share)
@@ -84,8 +88,9 @@ def _description(problem: Problem) -> Callable[[Trajectory], Float[np.ndarray, "
     return describe
 
 
-def _scale(found: Accumulator) -> Float[np.ndarray, "channels"]:
-    moments = found.moments()
+def _scale(values: Accumulator) -> Float[np.ndarray, "channels"]:
+    """Return the standard deviation, 1 for constant channels."""
+    moments = values.moments()
     return np.where(moments.std <= 1e-6 * np.abs(moments.mean), 1.0, moments.std)
 
 
@@ -107,6 +112,6 @@ def _training_mean(problem: Problem) -> Float[np.ndarray, "#points variables"]:
     """Return the mean of the training solutions at the last time: of each point, or one number if clouds differ."""
     values = Accumulator()
     for made in problem.train:
-        found = made.values[problem.last]
-        values.add(found.reshape(1, -1) if problem.train.shared else found)
+        last = made.values[problem.last]
+        values.add(last.reshape(1, -1) if problem.train.shared else last)
     return values.moments().mean.reshape(-1, len(problem.card.active))

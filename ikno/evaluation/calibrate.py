@@ -1,7 +1,7 @@
 """Calibration of intervals on validation samples, and how often they hold the truth on others."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from typing import Any
@@ -9,27 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ikno.data.batches import Samples
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.evaluation.rollouts import BATCH, Part, check_kind, groups, measure_of, part, predict_group, problem_of
-from ikno.metrics import Sums
+from ikno.evaluation.rollouts import BATCH, STRATEGIES, Rollout, Strategy, measure_of, part, path, problem_of, rollouts
 from ikno.runs import Run, check_distinct, weights_of
-from ikno.surrogate import BANDS, STRATEGIES, Band, Calibration, Ensemble, Quantiles, Surrogate, path, quantile, scale
-from ikno.surrogate.rollout import Strategy
+from ikno.surrogate import BANDS, Calibration, Ensemble, Quantiles, Surrogate, quantile, scale
 
 FLOOR_SAMPLES = 32  # training samples whose spread sets the floor
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """One sample at one time: the truth, and mean and spread of the predictions."""
-
-    strategy: Strategy
-    snapshot: int
-    truth: Float[np.ndarray, "points variables"]
-    mean: Float[np.ndarray, "points variables"]
-    spread: Float[np.ndarray, "points variables"]
 
 
 def calibrate(
@@ -38,13 +24,26 @@ def calibrate(
     which: str = "best",
     data: str | None = None,
     points: int | None = None,
-    batch: int | None = None,
+    batch: int = BATCH,
     device: str | None = None,
 ) -> Calibration:
-    """Return the calibration of a run, or of several as an ensemble, on its validation samples; nothing is written.
+    """Return the calibration of a run, or of several as an ensemble; nothing is written.
 
-    ``data``: all samples of another file instead, none of which may have been trained on. ``points``: another number of
-    points than trained on. Every rollout is calibrated at each time it visits.
+    Every rollout is calibrated at each time it visits.
+
+    Args:
+        runs: The run, or those of the ensemble.
+        coverage: The share of the truth that intervals shall hold.
+        which: The checkpoint, best or last.
+        data: A file whose samples are all used, none of which may have been trained on. Default: the validation
+            samples.
+        points: Another number of points than trained on.
+        batch: Samples predicted at a time where they share a cloud.
+        device: Where to compute. Default: the CPU.
+
+    Raises:
+        UserError: If there are too few samples for the coverage, or the runs do not form an ensemble or were trained on
+            different samples.
     """
     if not 0 < coverage < 1:
         raise UserError(f"--coverage: a share between 0 and 1 is needed, for instance 0.9, found {coverage:g}")
@@ -60,12 +59,14 @@ def calibrate(
         )
     own = problem if data is None and points is None else problem_of(runs[0])
     _check_same_parts(runs)
-    floor = _floor(members, own, batch or BATCH)
+    floor = _floor(members, own, batch)
     scores: dict[tuple[Strategy, int], list[np.ndarray]] = {}
-    for seen in _predictions(members, problem, samples, batch or BATCH):
-        error = np.abs(seen.truth.astype(np.float64) - seen.mean) / scale(seen.spread, floor)
-        known = scores.setdefault((seen.strategy, seen.snapshot), [])
-        known.append(np.where(np.isnan(error), np.inf, error).astype(np.float32))
+    for seen in rollouts(members, problem, samples, batch):
+        for j, values in seen.values.items():
+            truth = seen.sample.values[j].astype(np.float64)
+            error = np.abs(truth - values.mean(0)) / scale(values.std(0), floor)
+            known = scores.setdefault((seen.strategy, j), [])
+            known.append(np.where(np.isnan(error), np.inf, error).astype(np.float32))
     return Calibration(
         coverage=coverage,
         samples=len(samples),
@@ -73,84 +74,44 @@ def calibrate(
         variables=problem.card.active,
         floor=floor,
         start=None if problem.steady else problem.times[0],
-        quantiles=tuple(_quantiles(problem, s, j, found, coverage) for (s, j), found in scores.items()),
+        quantiles=tuple(_quantiles(problem, s, j, each, coverage) for (s, j), each in scores.items()),
         members=weights_of(runs, which),
     )
 
 
-def measure_intervals(
-    members: Sequence[Surrogate], calibration: Calibration, problem: Problem, split: Part = "test", batch: int = BATCH
-) -> dict[str, Any]:
-    """Return the errors of the members' mean and the coverage of the intervals at the final time, for each rollout.
+def inside(
+    calibration: Calibration, problem: Problem, seen: Rollout, std: Sequence[float]
+) -> Float[np.ndarray, "bands 2 variables"]:
+    """Return for both bands which share of a sample is inside the intervals at the final time, and their widths.
 
-    Pointwise coverage is the mean over samples of the share of points inside, that of whole fields the share of samples
-    inside everywhere. Widths are those of whole intervals, relative to the spread of the truth.
+    The simultaneous share is 0 or 1. Widths are those of whole intervals, in units of ``std``.
     """
-    samples, measure = part(problem, split), measure_of(problem)
-    known = {(q.strategy, q.lead): q for q in calibration.quantiles}
-    inside: dict[Strategy, dict[Band, list[np.ndarray]]] = {}
-    widths: dict[Strategy, dict[Band, list[np.ndarray]]] = {}
-    errors: dict[Strategy, list[Sums]] = {}
-    for seen in _predictions(members, problem, samples, batch, only=problem.last):
-        key = (seen.strategy, _lead(problem, seen.snapshot))
-        if key not in known:
-            raise UserError(f"intervals: not calibrated for {seen.strategy} to the lead {key[1]}; calibrate again")
-        errors.setdefault(seen.strategy, []).append(measure.sums(seen.truth, seen.mean))
-        for band, factors in zip(BANDS, (known[key].pointwise, (known[key].whole_field,)), strict=True):
-            half = calibration.width(seen.spread, np.array([np.inf if q is None else q for q in factors]))
-            held = np.abs(seen.truth.astype(np.float64) - seen.mean) <= half
-            inside.setdefault(seen.strategy, {b: [] for b in BANDS})[band].append(
-                held.mean(0) if band == "pointwise" else np.array([held.all()])
-            )
-            width = (2 * half / np.asarray(measure.std)).mean(0)
-            widths.setdefault(seen.strategy, {b: [] for b in BANDS})[band].append(width)
-    found = {
-        strategy: {band: _summary(inside[strategy][band], widths[strategy][band]) for band in BANDS}
-        for strategy in inside
-    }
-    for strategy, each in inside.items():
-        shares = np.mean(each["pointwise"], 0)
-        found[strategy]["pointwise"]["variables"] = dict(zip(calibration.variables, shares.tolist(), strict=True))
+    last, lead = problem.last, _lead(problem, problem.last)
+    way = next((q for q in calibration.quantiles if (q.strategy, q.lead) == (seen.strategy, lead)), None)
+    if way is None:
+        raise UserError(f"intervals: not calibrated for {seen.strategy} to the lead {lead}; calibrate again")
+    error = np.abs(seen.sample.values[last].astype(np.float64) - seen.values[last].mean(0))
+    halves = [way.of(band) * scale(seen.values[last].std(0), calibration.floor) for band in BANDS]
+    shares = [(error <= halves[0]).mean(0), np.full(len(std), float((error <= halves[1]).all()))]
+    return np.stack([shares, [(2 * half / np.asarray(std)).mean(0) for half in halves]], 1)
+
+
+def summarize(calibration: Calibration, measured: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
+    """Return coverage and mean width of both bands of each rollout, from what ``inside`` returns for the samples."""
+    strategies: dict[str, dict[str, dict[str, Any]]] = {}
+    for strategy, samples in measured.items():
+        for k, band in enumerate(BANDS):
+            shares, widths = (np.stack([sample[k, kind] for sample in samples]) for kind in (0, 1))
+            each = shares.mean(1)
+            # The standard error: samples are independent, points are not.
+            error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0
+            summary = {"coverage": float(each.mean()), "standard error": error, "width": float(widths.mean())}
+            strategies.setdefault(strategy, {})[band] = summary
+            if band == "pointwise":
+                variables = zip(calibration.variables, shares.mean(0).tolist(), strict=True)
+                strategies[strategy][band]["variables"] = dict(variables)
     about = {"coverage": calibration.coverage, "calibration samples": calibration.samples, "source": calibration.source}
-    return {"metrics": {s: measure.summary(e) for s, e in errors.items()}, "intervals": {**about, "strategies": found}}
-
-
-def measure_ensemble(
-    runs: Sequence[Run],
-    calibration: Calibration,
-    which: str = "best",
-    split: Part = "test",
-    data: str | None = None,
-    points: int | None = None,
-    batch: int | None = None,
-    device: str | None = None,
-) -> dict[str, Any]:
-    """Return errors and coverage of a calibrated ensemble on one part of the data of its first run."""
-    members = [run.surrogate(which, device) for run in runs]
-    found = measure_intervals(members, calibration, problem_of(runs[0], data, points), split, batch or BATCH)
-    return {"runs": len(runs), **found}
-
-
-def _summary(inside: list[np.ndarray], widths: list[np.ndarray]) -> dict[str, Any]:
-    """Return the coverage with its standard error (samples are independent, points are not) and the mean width."""
-    shares = np.array([np.mean(v) for v in inside])
-    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else 0.0
-    return {"coverage": float(shares.mean()), "standard error": error, "width": float(np.mean(widths))}
-
-
-def _predictions(
-    members: Sequence[Surrogate], problem: Problem, samples: Samples, batch: int, only: int | None = None
-) -> Iterator[_Seen]:
-    """Yield the samples in order, for each rollout and time (or only one snapshot)."""
-    for member in members:
-        check_kind(member, problem)
-    for group in zip(*(groups(m, samples, batch) for m in members), strict=True):
-        for strategy in STRATEGIES[:1] if problem.steady else STRATEGIES:
-            found = [predict_group(m, problem, g, strategy)[0] for m, g in zip(members, group, strict=True)]
-            for j in sorted(found[0]) if only is None else [only]:
-                values = np.stack([f[j] for f in found])
-                for made, mean, spread in zip(group[0].made, values.mean(0), values.std(0), strict=True):
-                    yield _Seen(strategy, j, made.values[j], mean, spread)
+    return {**about, "strategies": strategies}
 
 
 def _floor(members: Sequence[Surrogate], problem: Problem, batch: int) -> tuple[float, ...]:
@@ -164,9 +125,8 @@ def _floor(members: Sequence[Surrogate], problem: Problem, batch: int) -> tuple[
         return tuple(std.tolist())
     some = replace(problem.train, indices=problem.train.indices[:FLOOR_SAMPLES])
     squares = [
-        (seen.spread.astype(np.float64) ** 2).mean(0)
-        for seen in _predictions(members, problem, some, batch, only=problem.last)
-        if seen.strategy == "direct"
+        (seen.values[problem.last].std(0).astype(np.float64) ** 2).mean(0)
+        for seen in rollouts(members, problem, some, batch, STRATEGIES[:1])
     ]
     return tuple(np.maximum(np.sqrt(np.mean(squares, 0)), 1e-6 * std).tolist())
 
@@ -176,18 +136,15 @@ def _quantiles(
 ) -> Quantiles:
     """Return the quantiles of both bands: of the values of each variable, and of the largest score of each sample."""
     each = [quantile([s[:, v] for s in scores], coverage) for v in range(scores[0].shape[1])]
-    whole = quantile([np.array([s.max()]) for s in scores], coverage)
+    largest = quantile([np.array([s.max()]) for s in scores], coverage)
+    finite = [q if np.isfinite(q) else None for q in (*each, largest)]
     return Quantiles(
         strategy=strategy,
         lead=_lead(problem, snapshot),
         steps=_steps(problem, strategy, snapshot),
-        pointwise=tuple(_bounded(q) for q in each),
-        whole_field=_bounded(whole),
+        pointwise=tuple(finite[:-1]),
+        simultaneous=finite[-1],
     )
-
-
-def _bounded(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 def _lead(problem: Problem, snapshot: int) -> float | None:
@@ -207,11 +164,11 @@ def _steps(problem: Problem, strategy: Strategy, snapshot: int) -> int | None:
 
 def _check_same_parts(runs: Sequence[Run]) -> None:
     """Raise unless all runs were trained on the same samples: what one has seen cannot calibrate the others."""
-    found = []
+    seen = []
     for run in runs if len(runs) > 1 else []:
         problem = open_problem(run.config.data.model_copy(update={"points": None, "sampling": None}), 0)
-        found.append((problem.train.indices, problem.validation.indices, problem.digest()))
-        if found[-1] != found[0]:
+        seen.append((problem.train.indices, problem.validation.indices, problem.digest()))
+        if seen[-1] != seen[0]:
             raise UserError(
                 f"{run.path}: trained on other samples than {runs[0].path}; "
                 "an ensemble is calibrated on samples that no member has seen, use the same data and data.split"

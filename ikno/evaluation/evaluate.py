@@ -1,28 +1,27 @@
-"""How good a surrogate is on samples it has not seen, beside what trivial guesses reach; and fields to look at.
+"""How good a surrogate is on samples it has not seen, beside baselines (trivial guesses); and fields to look at.
 
 result = evaluate(Run.open("runs/poisson"))
 """
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
-from ikno.evaluation.calibrate import measure_intervals
-from ikno.evaluation.rollouts import BATCH, Part, check_kind, groups, measure_of, part, predict_group, problem_of
+from ikno.evaluation.calibrate import inside, summarize
+from ikno.evaluation.rollouts import BATCH, Part, Strategy, measure_of, part, problem_of, rollouts
 from ikno.metrics import Sums, mean_and_std
-from ikno.runs import Run, load_calibration, write_atomic
-from ikno.surrogate.rollout import STRATEGIES, Strategy
-from ikno.surrogate.surrogate import Surrogate
+from ikno.runs import Run, surrogate_of, write_atomic
+from ikno.surrogate import Ensemble, Surrogate
 
 FILE = "evaluation.json"
 OWN = "released file or data of your own"
@@ -30,9 +29,9 @@ OWN = "released file or data of your own"
 
 @dataclass(frozen=True)
 class Fields:
-    """One sample with its prediction, in physical units, at the times that are predicted (the start is not).
+    """One sample with its prediction, in physical units, at all predicted times; the start is none of them.
 
-    ``triangles``: those of its surface, if they are known and all their points are here.
+    ``triangles`` are those of its surface, None if they are unknown or some of their points are not used.
     """
 
     sample: int
@@ -52,23 +51,35 @@ def evaluate(
     split: Part = "test",
     data: str | None = None,
     points: int | None = None,
-    batch: int | None = None,
+    batch: int = BATCH,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Return the errors of a trained run on one part of its data, as plain numbers; nothing is written.
+    """Return the errors of a trained run on one part of its data as plain numbers; nothing is written.
 
-    ``data`` and ``points``: another data set or file, another number of points than it was trained on. A set too small
-    for the run's own split is divided as its card says; make sure that it holds no samples of the training. The part
-    ``all`` is every sample of a file; guesses from training samples are then left out. A run that is calibrated has its
-    intervals measured too.
+    The intervals of a calibrated run are measured too.
+
+    Args:
+        run: The run.
+        which: The checkpoint, best or last.
+        split: The part: train, validation, test, or all samples. Baselines that need training samples are left out for
+            all.
+        data: Another data set or file. One too small for the split of the run is divided as its card says; make sure
+            that it holds no samples of the training.
+        points: Another number of points than it was trained on.
+        batch: Samples predicted at a time where they share a cloud.
+        device: Where to compute. Default: the CPU.
+
+    Returns:
+        What is measured and how (benchmark, split, samples, main_metric, ...); ``metrics`` of each rollout, the
+        ``best`` one, ``baselines``, ``sample_errors``, ``error_against_time``, and ``intervals`` if calibrated.
+
+    Raises:
+        UserError: If the checkpoint or the data cannot be used, or the part has no samples.
     """
     problem = problem_of(run, data, points)
     problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
-    surrogate = run.surrogate(which, device)
-    result = evaluate_surrogate(surrogate, problem, split, batch or BATCH)
-    if (calibration := load_calibration([run], which)) is not None:
-        found = measure_intervals([surrogate], calibration, problem, split, batch or BATCH)
-        result["intervals"] = found["intervals"]
+    surrogate = surrogate_of([run], which, device)
+    result = evaluate_surrogate(surrogate, problem, split, batch)
     return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
 
 
@@ -88,58 +99,63 @@ def load_evaluation(run: Run) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found = _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
+        result = _replaced(json.loads(file.read_bytes()), lambda v: math.inf if v is None else v)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{file}: damaged ({error}); evaluate the run again") from None
-    return found if found.get("checkpoint") == run.digest(found.get("weights", "best")) else None
+    return result if result.get("checkpoint") == run.digest(result.get("weights", "best")) else None
 
 
 def evaluate_surrogate(
-    surrogate: Surrogate, problem: Problem, split: Part = "test", batch: int = BATCH
+    surrogate: Surrogate | Ensemble, problem: Problem, split: Part = "test", batch: int = BATCH, guess: bool = True
 ) -> dict[str, Any]:
-    """Return the errors of a surrogate (in eval mode) on one part of a problem: each rollout, and the baselines."""
-    check_kind(surrogate, problem)
-    samples, measure, final = part(problem, split), measure_of(problem), problem.last
-    strategies = STRATEGIES[:1] if problem.steady else STRATEGIES
-    totals: dict[str, dict[int, list[Sums]]] = {s: {} for s in strategies}
-    seconds, sizes = dict.fromkeys(strategies, 0.0), set()
-    for group in groups(surrogate, samples, batch):
-        sizes.add(len(group.made[0].points))
-        for strategy in strategies:
-            found, spent = predict_group(surrogate, problem, group, strategy)
-            seconds[strategy] += spent
-            for j, guesses in found.items():
-                known = totals[strategy].setdefault(j, [])
-                known += [measure.sums(made.values[j], g) for made, g in zip(group.made, guesses, strict=True)]
-    metrics = {s: measure.summary(totals[s][final]) for s in strategies}
-    best = min(strategies, key=lambda s: metrics[s][measure.main.name])
-    over_time: dict[str, dict[str, list[float]]] = {s: {"times": [], "errors": []} for s in strategies}
-    for s in strategies:
-        for j in sorted(totals[s]):
-            over_time[s]["times"].append(problem.times[j])
-            over_time[s]["errors"].append(measure.main(totals[s][j], measure.chunks))
+    """Return what ``evaluate`` returns, for a surrogate in eval mode or the mean of an ensemble.
+
+    Pointwise coverage is the mean over samples of the share of points inside, simultaneous coverage the share of
+    samples inside everywhere, both at the final time. Without ``guess`` baselines are left out.
+    """
+    samples, measure, calibration = part(problem, split), measure_of(problem), surrogate.calibration
+    totals: dict[str, dict[int, list[Sums]]] = defaultdict(lambda: defaultdict(list))
+    measured: dict[str, list[np.ndarray]] = defaultdict(list)
+    seconds: dict[str, float] = defaultdict(float)
+    sizes = set()
+    for seen in rollouts(surrogate.members, problem, samples, batch):
+        sizes.add(len(seen.sample.points))
+        seconds[seen.strategy] += seen.seconds
+        for j, values in seen.values.items():
+            totals[seen.strategy][j].append(measure.sums(seen.sample.values[j], values.mean(0)))
+        if calibration is not None:
+            measured[seen.strategy].append(inside(calibration, problem, seen, measure.std))
+    metrics = {s: measure.summary(by_time[problem.last]) for s, by_time in totals.items()}
+    best = min(metrics, key=lambda s: metrics[s][measure.main.name])
+    over_time = {
+        s: {
+            "times": [problem.times[j] for j in by_time],
+            "errors": [measure.main(sums, measure.chunks) for sums in by_time.values()],
+        }
+        for s, by_time in totals.items()
+    }
     made = problem.attributes
-    label = str(made.get("label", "")) if made.get("seed") else OWN
-    return {
+    result = {
         "benchmark": problem.card.name,
         "file": str(problem.path),
-        "label": label,
+        "label": str(made.get("label", "")) if made.get("seed") else OWN,
         "source": problem.card.source,
         "split": split,
         "samples": len(samples),
         "points": [min(sizes), max(sizes)],
         "model": surrogate.signature.model["name"],
         "mode": surrogate.signature.mode,
-        "parameters": sum(p.numel() for p in surrogate.model.parameters()),
+        "parameters": sum(p.numel() for member in surrogate.members for p in member.model.parameters()),
         "main_metric": measure.main.name,
         "metrics": metrics,
         "best": {"strategy": best, "value": metrics[best][measure.main.name]},
-        "baselines": baselines(problem, samples, measure, learned=split != "all"),
-        "sample_errors": measure.each(totals[best][final]),
+        "baselines": baselines(problem, samples, measure, learned=split != "all") if guess else {},
+        "sample_errors": measure.each(totals[best][problem.last]),
         "error_against_time": over_time,
         "constants": {"mean": list(measure.mean), "std": list(measure.std), "origin": measure.origin},
-        "seconds_per_sample": {s: seconds[s] / len(samples) for s in strategies},
+        "seconds_per_sample": {s: spent / len(samples) for s, spent in seconds.items()},
     }
+    return result if calibration is None else {**result, "intervals": summarize(calibration, measured)}
 
 
 def collect(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,52 +165,47 @@ def collect(results: list[dict[str, Any]]) -> dict[str, Any]:
     """
     if not results:
         raise ValueError("no evaluations to collect")
-    for key in ("benchmark", "split", "model", "main_metric"):
+    same = ("benchmark", "split", "model", "main_metric")
+    for key in same:
         if len(names := sorted({str(r[key]) for r in results})) > 1:
             raise UserError(f"evaluations of different {key} cannot be collected: {', '.join(names)}")
 
-    def over_seeds(values: Sequence[float | None]) -> dict[str, float | None]:
+    def over_seeds(values: Sequence[Any]) -> dict[str, Any]:
+        """Return the same for every number in equal nested dictionaries."""
+        if isinstance(values[0], dict):
+            return {key: over_seeds([v[key] for v in values]) for key in values[0]}
         mean, std = mean_and_std([math.inf if v is None else v for v in values])
         return {"mean": mean, "std": std}
 
-    first = results[0]
-    tables = {
-        kind: {
-            name: {metric: over_seeds([r[kind][name][metric] for r in results]) for metric in measures}
-            for name, measures in first[kind].items()
-        }
-        for kind in ("metrics", "baselines")
+    strategies = [r["best"]["strategy"] for r in results]
+    return {
+        **{key: results[0][key] for key in same},
+        "runs": len(results),
+        **{kind: over_seeds([r[kind] for r in results]) for kind in ("metrics", "baselines")},
+        "best": {**over_seeds([r["best"]["value"] for r in results]), "strategies": strategies},
     }
-    same = {key: first[key] for key in ("benchmark", "split", "model", "main_metric")}
-    best = {**over_seeds([r["best"]["value"] for r in results]), "strategies": [r["best"]["strategy"] for r in results]}
-    return {**same, "runs": len(results), **tables, "best": best}
 
 
-@torch.no_grad()
 def fields(
     surrogate: Surrogate, problem: Problem, split: Part = "test", count: int = 3, strategy: Strategy = "autoregressive"
 ) -> list[Fields]:
     """Return the first samples of a part with their predictions; steady problems have one time."""
-    check_kind(surrogate, problem)
-    samples, result = part(problem, split), []
-    for k, group in enumerate(islice(groups(surrogate, samples, 1), count)):
-        made = group.made[0]
-        found, _ = predict_group(surrogate, problem, group, "direct" if problem.steady else strategy)
-        visited = sorted(found)
-        result.append(
-            Fields(
-                samples.indices[k],
-                made.points,
-                problem.inputs(made),
-                made.values[visited],
-                np.stack([found[j][0] for j in visited]),
-                tuple(problem.times[j] for j in visited),
-                problem.card.active,
-                surrogate.signature.inputs,
-                made.triangles,
-            )
+    samples = part(problem, split)
+    seen = rollouts([surrogate], problem, samples, 1, (strategy,))
+    return [
+        Fields(
+            sample=samples.indices[k],
+            points=one.sample.points,
+            inputs=problem.inputs(one.sample),
+            truth=one.sample.values[list(one.values)],
+            prediction=np.stack([values[0] for values in one.values.values()]),
+            times=tuple(problem.times[j] for j in one.values),
+            variables=problem.card.active,
+            input_names=surrogate.signature.inputs,
+            triangles=one.sample.triangles,
         )
-    return result
+        for k, one in enumerate(islice(seen, count))
+    ]
 
 
 def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,7 +1,8 @@
-"""Predictions for the samples of a data set: the parts of a problem, its measure, and rollouts of groups of samples."""
+"""Rollouts: from the first snapshot of a sample to later ones. The parts of a problem, and the measure of errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from time import perf_counter
 from typing import Literal, get_args
 
@@ -19,18 +20,24 @@ from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.metrics import IN_CARDS, Measure
 from ikno.runs import Run
-from ikno.surrogate.rollout import Strategy, path, rollout
-from ikno.surrogate.surrogate import Surrogate
+from ikno.surrogate import Surrogate
 
 Part = Literal["train", "validation", "test", "all"]
+Strategy = Literal["direct", "autoregressive", "star"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 BATCH = 16
 
 
 def problem_of(run: Run, data: str | None = None, points: int | None = None) -> Problem:
-    """Return the problem that a run has learned, or other data or another number of points for it.
+    """Return the problem of a run.
 
-    Its training samples are at the points of evaluation too, where they serve as guesses.
+    Its training samples are at the points of evaluation too, where they serve as baselines.
+
+    Args:
+        run: The run.
+        data: Another data set or file; its own split is used if that of the run does not fit.
+        points: Another number of points.
     """
     changed = {k: v for k, v in (("name", data), ("evaluation_points", points)) if v is not None}
     settings = parse(DataSettings, {**run.config.data.model_dump(), **changed})
@@ -57,9 +64,9 @@ def part(problem: Problem, split: Part) -> Samples:
 
 
 def measure_of(problem: Problem) -> Measure:
-    """Return the measure of the card, its constants from the card or else from the training samples.
+    """Return the measure of the card, with constants from the card or else from the training samples.
 
-    A variable that does not vary there has no scale of its own and is measured as it is.
+    A variable that is constant there has no scale of its own and is not normalized.
     """
     card = problem.card
     chunks = {", ".join(chunk): [card.active.index(v) for v in chunk] for chunk in card.chunks}
@@ -69,66 +76,125 @@ def measure_of(problem: Problem) -> Measure:
     used = [0] if problem.steady else list(snapshots(problem.final, problem.stride))
     for made in problem.train:
         values.add(made.values[used])
-    found = values.moments()
-    constant = found.std <= 1e-6 * np.abs(found.mean)
-    mean, std = np.where(constant, 0.0, found.mean), np.where(constant, 1.0, found.std)
+    moments = values.moments()
+    constant = moments.std <= 1e-6 * np.abs(moments.mean)
+    mean, std = np.where(constant, 0.0, moments.mean), np.where(constant, 1.0, moments.std)
     return Measure(tuple(mean.tolist()), tuple(std.tolist()), "training samples", chunks, IN_CARDS[card.metric])
 
 
-@dataclass(frozen=True)
-class Group:
-    """Samples on one cloud: u at the start and the conditions, where the surrogate is."""
+def path(strategy: Strategy, final: int, stride: int) -> tuple[int, ...]:
+    """Return the snapshots a rollout visits: the whole interval at once, the smallest steps, or the second smallest.
 
-    made: list[Trajectory]
-    cloud: Float[Tensor, "1 points dim"] | Cloud
-    start: Float[Tensor, "batch points variables"]
-    conditions: Float[Tensor, "batch _ points conditions"] | None
-
-
-def groups(surrogate: Surrogate, samples: Samples, batch: int) -> Iterator[Group]:
-    """Yield the samples in order: several at once on a shared cloud, which is located once, else one by one."""
-    cloud, device = None, surrogate.center.device
-    for chosen in in_order(len(samples), batch if samples.shared else 1):
-        made = [samples.get(k) for k in chosen]
-        if cloud is None or not samples.shared:
-            points = torch.from_numpy(made[0].points)[None].to(device)
-            located = surrogate.locate(points)
-            cloud = located if isinstance(located, Cloud) else points
-        start = torch.from_numpy(np.stack([m.values[0] for m in made])).to(device)
-        known = [m.conditions for m in made if m.conditions is not None]
-        yield Group(made, cloud, start, torch.from_numpy(np.stack(known)).to(device) if known else None)
+    With snapshots 0, 2, ..., 14 they are (0, 14), (0, 2, ..., 14) and (0, 4, 8, 12, 14): a last step may be short.
+    """
+    if strategy == "direct":
+        return (0, final)
+    step = stride if strategy == "autoregressive" else 2 * stride
+    return snapshots(final, min(step, final))
 
 
 @torch.no_grad()
-def predict_group(
-    surrogate: Surrogate, problem: Problem, group: Group, strategy: Strategy
+def rollout(
+    surrogate: Surrogate,
+    points: Float[Tensor, "clouds points dim"] | Cloud,
+    start: Float[Tensor, "batch points variables"],
+    conditions: Float[Tensor, "batch _ points conditions"] | None,
+    times: Sequence[float],
+    visited: Sequence[int],
+) -> Float[Tensor, "batch visited points variables"]:
+    """Return u at the visited snapshots, the given start first; each prediction is the input of the next.
+
+    Conditions may change in time: each step takes those of the snapshot where it starts.
+    """
+    cloud = points if isinstance(points, Cloud) else surrogate.locate(points)
+    states = [start]
+    for i, j in pairwise(visited):
+        inputs = states[-1]
+        if conditions is not None:
+            inputs = torch.cat([inputs, conditions[:, i if conditions.shape[1] > 1 else 0]], -1)
+        t = start.new_full((len(start),), times[i])
+        lead = start.new_full((len(start),), times[j] - times[i])
+        states.append(surrogate.physical(inputs, surrogate(cloud, inputs, t, lead), lead))
+    return torch.stack(states, 1)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sample with its predictions along one rollout, by snapshot, and the seconds until the last one."""
+
+    sample: Trajectory
+    strategy: Strategy
+    values: dict[int, Float[np.ndarray, "members points variables"]]
+    seconds: float
+
+
+def rollouts(
+    members: Sequence[Surrogate],
+    problem: Problem,
+    samples: Samples,
+    batch: int = BATCH,
+    strategies: Sequence[Strategy] = STRATEGIES,
+) -> Iterator[Rollout]:
+    """Yield the samples in order, each along every rollout; only the direct one if the problem is steady.
+
+    Samples on a shared cloud, which is located once, go several at a time.
+    """
+    for member in members:
+        _check_kind(member, problem)
+    clouds: list[Tensor | Cloud] = []
+    for chosen in in_order(len(samples), batch if samples.shared else 1):
+        made = [samples.get(k) for k in chosen]
+        if not clouds or not samples.shared:
+            points = torch.from_numpy(made[0].points)[None]
+            clouds = [m.locate(points.to(m.center.device)) for m in members]
+        start = torch.from_numpy(np.stack([m.values[0] for m in made]))
+        known = [m.conditions for m in made if m.conditions is not None]
+        conditions = torch.from_numpy(np.stack(known)) if known else None
+        for strategy in strategies[:1] if problem.steady else strategies:
+            predicted = [
+                _predict(m, problem, cloud, start.to(m.center.device), conditions, strategy)
+                for m, cloud in zip(members, clouds, strict=True)
+            ]
+            seconds = sum(spent for _, spent in predicted) / len(made)
+            for k, sample in enumerate(made):
+                values = {j: np.stack([u[j][k] for u, _ in predicted]) for j in sorted(predicted[0][0])}
+                yield Rollout(sample, strategy, values, seconds)
+
+
+@torch.no_grad()
+def _predict(
+    surrogate: Surrogate,
+    problem: Problem,
+    cloud: Tensor | Cloud,
+    start: Float[Tensor, "batch points variables"],
+    conditions: Float[Tensor, "batch _ points conditions"] | None,
+    strategy: Strategy,
 ) -> tuple[dict[int, Float[np.ndarray, "batch points variables"]], float]:
     """Return u by snapshot along a rollout, and the seconds it took to the last one.
 
     ``direct`` goes to every used snapshot in one step each, of which only the last is timed.
     """
+    conditions = None if conditions is None else conditions.to(start.device)
     began = perf_counter()
     if problem.steady:
-        inputs = group.start[..., :0] if group.conditions is None else group.conditions[:, 0]
-        return {0: surrogate.physical(inputs, surrogate(group.cloud, inputs)).cpu().numpy()}, perf_counter() - began
-
-    def along(visited: tuple[int, ...]) -> dict[int, Float[np.ndarray, "batch points variables"]]:
-        states = rollout(surrogate, group.cloud, group.start, group.conditions, problem.times, visited)
-        return dict(zip(visited[1:], states[:, 1:].cpu().numpy().swapaxes(0, 1), strict=True))
-
-    found = along(path(strategy, problem.final, problem.stride))
-    seconds = perf_counter() - began
+        inputs = start[..., :0] if conditions is None else conditions[:, 0]
+        return {0: surrogate.physical(inputs, surrogate(cloud, inputs)).cpu().numpy()}, perf_counter() - began
+    ways = [path(strategy, problem.final, problem.stride)]
     if strategy == "direct":
-        for j in snapshots(problem.final, problem.stride)[1:-1]:
-            found |= along((0, j))
-    return found, seconds
+        ways += [(0, j) for j in snapshots(problem.final, problem.stride)[1:-1]]
+    values, seconds = {}, 0.0
+    for visited in ways:
+        states = rollout(surrogate, cloud, start, conditions, problem.times, visited)[:, 1:].cpu().numpy()
+        values |= dict(zip(visited[1:], states.swapaxes(0, 1), strict=True))
+        seconds = seconds or perf_counter() - began
+    return values, seconds
 
 
-def check_kind(surrogate: Surrogate, problem: Problem) -> None:
-    """Raise unless the data is of the kind that the surrogate takes and gives."""
-    s, card = surrogate.signature, problem.card
-    wanted = (s.variables, s.conditions, s.dim, s.steady)
-    found = (card.active, card.conditions, card.dim, card.steady)
-    for name, one, other in zip(("variables", "conditions", "dim", "steady"), wanted, found, strict=True):
+def _check_kind(surrogate: Surrogate, problem: Problem) -> None:
+    """Raise a UserError if the data has other variables, conditions or axes than the surrogate."""
+    signature, card = surrogate.signature, problem.card
+    expected = (signature.variables, signature.conditions, signature.dim, signature.steady)
+    given = (card.active, card.conditions, card.dim, card.steady)
+    for name, one, other in zip(("variables", "conditions", "dim", "steady"), expected, given, strict=True):
         if one != other:
             raise UserError(f"{problem.path}: {name} = {other}, but the surrogate has {one}; use data of its kind")

@@ -1,17 +1,14 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
-from ikno.surrogate.ensemble import Ensemble, stream
-from ikno.surrogate.footprint import check_memory, prediction_memory, training_memory
-from ikno.surrogate.gradient import Gradient
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
+from ikno.surrogate.memory_estimate import check_memory, prediction_memory, training_memory
 from ikno.surrogate.normalize import Normalizer
-from ikno.surrogate.rollout import STRATEGIES, path, rollout
+from ikno.surrogate.predictor import Gradient
 from ikno.surrogate.signature import Signature, half_size
-from ikno.surrogate.surrogate import State, Surrogate, parts_of
+from ikno.surrogate.surrogate import Ensemble, State, Surrogate, parts_of
 
 __all__ = [
     "BANDS",
-    "STRATEGIES",
     "Band",
     "Calibration",
     "Ensemble",
@@ -25,11 +22,8 @@ __all__ = [
     "check_memory",
     "half_size",
     "parts_of",
-    "path",
     "prediction_memory",
     "quantile",
-    "rollout",
     "scale",
-    "stream",
     "training_memory",
 ]

@@ -20,7 +20,7 @@ def interpolator(
     try:
         linear = LinearNDInterpolator(points, values)
     except QhullError:  # all points on a line or plane: there is no inside
-        return lambda queries: nearest(queries).astype(values.dtype)
+        linear = nearest
 
     def at(queries: Float[np.ndarray, "queries dim"]) -> Float[np.ndarray, "queries channels"]:
         inside = linear(queries)

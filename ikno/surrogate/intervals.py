@@ -7,25 +7,30 @@ sides.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat, PositiveInt
-from torch import Tensor
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt
 
 from ikno.config import Settings
 from ikno.errors import UserError
 
-Array = np.ndarray | Tensor
-Band = Literal["pointwise", "whole field"]
+Band = Literal["pointwise", "simultaneous"]
 BANDS: tuple[Band, ...] = get_args(Band)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean and standard deviation over the members, and the ends of the intervals if they were asked for."""
+    """A prediction with its uncertainty; arrays or tensors [..., queries, variables].
+
+    Attributes:
+        mean: The mean over the members.
+        spread: Their standard deviation, zero for one run.
+        lower: The lower ends of the intervals, None if they were not asked for.
+        upper: The upper ends.
+    """
 
     mean: Any
     spread: Any
@@ -36,27 +41,34 @@ class Estimate:
 class Quantiles(Settings):
     """Quantiles of the scores for one way to one time, None where predictions were not finite.
 
-    ``lead`` is None for steady problems; ``steps`` is None for a way of unequal steps, which ``predict`` cannot take.
+    ``lead`` is None for steady problems. ``steps`` is None for unequal steps, which ``predict`` cannot take.
     """
 
     strategy: str
     lead: PositiveFloat | None
     steps: PositiveInt | None
     pointwise: tuple[float | None, ...]
-    whole_field: float | None
+    simultaneous: float | None = Field(validation_alias=AliasChoices("simultaneous", "whole_field"))  # the former name
 
-    def of(self, band: Band) -> tuple[float, ...]:
-        """Return one quantile per variable."""
-        found = self.pointwise if band == "pointwise" else (self.whole_field,) * len(self.pointwise)
-        if any(q is None for q in found):
-            raise UserError(
-                f"intervals: the {self.strategy} predictions were not finite on the calibration samples; train longer"
-            )
-        return tuple(q for q in found if q is not None)
+    def of(self, band: Band) -> Float[np.ndarray, "variables"]:
+        """Return one quantile per variable, infinity for None."""
+        each = self.pointwise if band == "pointwise" else (self.simultaneous,) * len(self.pointwise)
+        return np.array([np.inf if q is None else q for q in each])
 
 
 class Calibration(Settings):
-    """What turns predictions into intervals; ``members`` are the checksums of the weights that it is for."""
+    """What turns predictions into intervals, as ``calibrate`` returns it.
+
+    Attributes:
+        coverage: The share of the truth that intervals hold.
+        samples: How many samples were calibrated on.
+        source: Where these samples come from.
+        variables: The names of the variables.
+        floor: What is added to the spread of each variable.
+        start: The time of the inputs, None for steady problems.
+        quantiles: Those of each way (direct or in steps) to each time.
+        members: Checksums of the weights that it is for.
+    """
 
     coverage: Annotated[float, Field(gt=0, lt=1)]
     samples: PositiveInt
@@ -67,25 +79,47 @@ class Calibration(Settings):
     quantiles: tuple[Quantiles, ...]
     members: tuple[str, ...]
 
-    def width(
-        self, spread: Float[np.ndarray, "*shape variables"], quantile: Float[np.ndarray, "... _"]
+    def half_width(
+        self,
+        spread: Float[np.ndarray, "*shape variables"],
+        band: Band,
+        time: Any = None,
+        lead: Any = None,
+        steps: int = 1,
     ) -> Float[np.ndarray, "*shape variables"]:
-        """Return half of the width of the intervals, for one quantile per variable or one for all of them."""
-        return quantile * scale(spread, self.floor)
+        """Return half of the width of the intervals around predictions with this spread over the members.
 
-    def find(self, time: float | None, lead: float | None, steps: int) -> Quantiles:
-        """Return what was calibrated for one way to one time; another is refused."""
+        Time, lead and steps are those of the prediction. Raises a UserError if they were not calibrated.
+        """
+        if band not in BANDS:
+            raise UserError(f"intervals: {band!r} is none of {', '.join(BANDS)}")
+        times, leads = (np.atleast_1d(np.asarray(np.nan if v is None else v, dtype=float)) for v in (time, lead))
+        ways = [self._find(t, tau, steps) for t, tau in np.broadcast(times, leads)]
+        factors = np.array([way.of(band) for way in ways])
+        if not np.isfinite(factors).all():
+            way = ways[np.isinf(factors).any(1).argmax()].strategy
+            raise UserError(
+                f"intervals: the {way} predictions were not finite on the calibration samples; train longer"
+            )
+        return (factors[0] if len(ways) == 1 else factors[:, None]) * scale(spread, self.floor)
+
+    def _find(self, time: float, lead: float, steps: int) -> Quantiles:
+        """Return what was calibrated for one way to one time; NaN is a time or lead that is not given."""
         if self.start is None:
             return self.quantiles[0]
-        known = [q for q in self.quantiles if q.steps is not None and q.lead is not None]
-        if time is None or _same(time, self.start):
-            for q in known:
-                if q.steps == steps and lead is not None and _same(lead, q.lead or 0.0):
-                    return q
+        time = self.start if np.isnan(time) else time
+        known = [q for q in self.quantiles if q.steps is not None]
+        for q in known:
+            if (
+                q.steps == steps
+                and isclose(time, self.start, rel_tol=1e-6)
+                and isclose(lead, q.lead or 0, rel_tol=1e-6)
+            ):
+                return q
         ways = ", ".join(f"{lead:g} ({steps})" for lead, steps in dict.fromkeys((q.lead, q.steps) for q in known))
         raise UserError(
             f"intervals: calibrated from the time {self.start:g} for the leads (steps) {ways}; use one of these, "
-            f"found time {self.start if time is None else time:g}, lead {lead}, steps {steps}"
+            f"found time {time:g}, lead {lead:g}, steps {steps}"
         )
 
 
@@ -111,46 +145,3 @@ def quantile(scores: Sequence[Float[np.ndarray, "_"]], coverage: float) -> float
     reached = np.cumsum(np.concatenate([np.full(len(s), 1 / len(s)) for s in scores])[order])
     place = int(np.searchsorted(reached, coverage * (len(scores) + 1) - 1e-9))
     return float(values[order[place]]) if place < len(values) else float("inf")
-
-
-def estimate(
-    values: Sequence[Array],
-    calibration: Calibration | None,
-    band: Band | None,
-    time: float | Array | None,
-    lead: float | Array | None,
-    steps: int,
-) -> Estimate:
-    """Return mean and spread over the members' values [..., points, variables], and intervals if a band is named."""
-    stacked = torch.stack([torch.as_tensor(v) for v in values])
-    stacked = stacked if band is None else stacked.detach()  # the ends of intervals have no gradients
-    mean, spread = stacked.mean(0), stacked.std(0, correction=0)
-    found = [mean, spread]
-    if band is not None:
-        if band not in BANDS:
-            raise UserError(f"intervals: {band!r} is none of {', '.join(BANDS)}")
-        if calibration is None:
-            raise UserError(
-                "intervals: not calibrated, or the weights have changed since; `ikno calibrate RUN` does it"
-            )
-        half = torch.from_numpy(
-            calibration.width(spread.cpu().numpy(), _each(calibration, band, time, lead, steps))
-        ).to(mean)
-        found += [mean - half, mean + half]
-    return Estimate(*(v.cpu().numpy() if isinstance(values[0], np.ndarray) else v for v in found))
-
-
-def _each(
-    calibration: Calibration, band: Band, time: float | Array | None, lead: float | Array | None, steps: int
-) -> Float[np.ndarray, "*batch variables"]:
-    """Return the quantiles of the variables, for several leads or times one row [1, variables] for each input."""
-    times, leads = (np.atleast_1d(np.asarray(np.nan if v is None else v, dtype=float)) for v in (time, lead))
-    rows = [
-        calibration.find(*(None if np.isnan(v) else float(v) for v in (t, tau)), steps=steps).of(band)
-        for t, tau in np.broadcast(times, leads)
-    ]
-    return np.array(rows[0]) if len(rows) == 1 else np.array(rows)[:, None]
-
-
-def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-6 * max(abs(a), abs(b), 1e-30)

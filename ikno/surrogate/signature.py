@@ -1,4 +1,4 @@
-"""What a surrogate takes and gives, as plain settings that are kept with its weights."""
+"""The inputs and outputs of a surrogate, as plain settings that are stored with its weights."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -9,9 +9,17 @@ from ikno.config import Settings
 
 
 class Signature(Settings):
-    """What a surrogate takes and gives: names of its channels, the box of its points, its times and mode.
+    """The inputs and outputs of a surrogate.
 
-    ``times`` are the first and the last time of the data, None for steady problems.
+    Args:
+        dim: The number of axes.
+        variables: The names of the output channels.
+        conditions: The names of the input channels beside u(t).
+        box: Lower and upper end of each axis.
+        coordinates: Whether each axis is mapped to [-1, 1] on its own, or all with one scale.
+        times: The first and the last time of the data, None for steady problems.
+        mode: Whether u(t + lead), its change or its rate of change is learned.
+        model: The name and the settings of the model.
     """
 
     dim: PositiveInt

@@ -1,10 +1,8 @@
-"""Surrogate: a model with its normalizers, its domain and its prediction mode. Physical in, physical out."""
+"""Surrogate: a model with its normalizers, its domain and its prediction mode; physical in, physical out. Ensembles."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +13,26 @@ from ikno.data.pairs import MODES, Moments, Statistics
 from ikno.errors import UserError
 from ikno.linalg import Cloud
 from ikno.models import build
-from ikno.surrogate.gradient import gradient
 from ikno.surrogate.interpolation import interpolator
-from ikno.surrogate.intervals import Band, Calibration, estimate
+from ikno.surrogate.intervals import Calibration
 from ikno.surrogate.normalize import Normalizer
+from ikno.surrogate.predictor import Array, Predictor, Request
 from ikno.surrogate.signature import Signature, half_size
 
-Array = np.ndarray | Tensor
 QUERIES = 1 << 20  # decoded at a time, which bounds the memory of any number
+SHARED = ("dim", "variables", "conditions", "times")  # what members of an ensemble have in common; models may differ
 
 
 @dataclass(frozen=True)
 class State:
-    """An encoded input: what is needed to decode at any number of queries."""
+    """An encoded input: what ``Surrogate.decode`` needs at any number of queries.
+
+    Attributes:
+        latent: The latent grid; the features at the points if the model has no encoder.
+        points: The points of the input.
+        start: u(t) at the points, None for steady problems.
+        lead: How far ahead, None for steady problems.
+    """
 
     latent: Tensor
     points: Float[Tensor, "clouds points dim"]
@@ -36,23 +41,30 @@ class State:
 
     @cached_property
     def starts(self) -> list[Callable[[np.ndarray], np.ndarray]]:
-        """The start between the points, one function for each input."""
+        """Interpolation of the start between the points, one function for each input."""
         assert self.start is not None
-        clouds = self.points.cpu().numpy()
-        values = self.start.cpu().numpy()
+        clouds, values = self.points.cpu().numpy(), self.start.cpu().numpy()
         return [interpolator(clouds[b if len(clouds) > 1 else 0], v) for b, v in enumerate(values)]
 
 
-class Surrogate(nn.Module):
-    """u(x, t + lead) from u(., t), conditions and points; called in tensors, used by people through ``predict``.
+class Surrogate(Predictor, nn.Module):
+    """u(x, t + lead) from u(., t), conditions and points: a model between normalizers.
 
-    It begins in eval mode. Prediction changes nothing in it, so that several threads may share one.
+    Users call ``predict``; training calls it with tensors, which returns normalized values. It starts in eval mode.
+    Prediction changes nothing in it, so that several threads may share one.
+
+    Args:
+        signature: The channels, the domain, the times and the model.
+        statistics: The constants of the normalizers. Default: they change nothing.
+        seed: The seed of the weights.
+
+    Raises:
+        UserError: If the signature names an unknown model or setting.
     """
 
     def __init__(self, signature: Signature, statistics: Statistics | None = None, seed: int | None = None) -> None:
         super().__init__()
         self.signature = s = signature
-        self.calibration: Calibration | None = None  # what intervals need
         variables, channels = len(s.variables), len(s.inputs) + (0 if s.steady else 2)
         settings = {k: v for k, v in s.model.items() if k != "name"}
         for name in {"in_channels", "out_channels", "dim", "seed"} & settings.keys():
@@ -71,13 +83,13 @@ class Surrogate(nn.Module):
         self.eval()
 
     def normalize_by(self, statistics: Statistics | None) -> None:
-        """Take the constants of all normalizers from the statistics; None: they change nothing."""
-        s, found, clock = self.signature, statistics, 0 if self.signature.steady else 1
-        self.values = _normalizer(found and found.values, len(s.variables) * clock)
-        self.conditions = _normalizer(found and found.conditions, len(s.conditions))
-        self.time = _normalizer(found and found.time, clock)
-        self.lead = _normalizer(found and found.lead, clock)
-        self.target = _normalizer(found and found.target, len(s.variables))
+        """Set the constants of all normalizers; without statistics they change nothing."""
+        s, known, clock = self.signature, statistics, 0 if self.signature.steady else 1
+        self.values = _normalizer(known and known.values, len(s.variables) * clock)
+        self.conditions = _normalizer(known and known.conditions, len(s.conditions))
+        self.time = _normalizer(known and known.time, clock)
+        self.lead = _normalizer(known and known.lead, clock)
+        self.target = _normalizer(known and known.target, len(s.variables))
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "_ points"] | None = None
@@ -130,7 +142,7 @@ class Surrogate(nn.Module):
 
     def physical(
         self,
-        inputs: Float[Tensor, "batch points channels"],
+        inputs: Float[Tensor, "#batch points channels"],
         output: Float[Tensor, "batch points variables"],
         lead: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch points variables"]:
@@ -141,119 +153,73 @@ class Surrogate(nn.Module):
         start = inputs[..., : len(self.signature.variables)]
         return start, values, None if lead is None else lead[:, None, None].to(values.dtype)
 
-    def predict(
-        self,
-        points: Array,
-        conditions: Array | None = None,
-        queries: Array | None = None,
-        time: float | Array | None = None,
-        lead: float | Array | None = None,
-        start: Array | None = None,
-        steps: int = 1,
-        spread: bool = False,
-        intervals: Band | None = None,
-    ) -> Any:
-        """Return u at the queries (default: the points) in physical units; numpy for numpy, tensors for tensors.
+    @property
+    def members(self) -> tuple["Surrogate", ...]:
+        """The surrogate itself, as the only member."""
+        return (self,)
 
-        points [points, dim] or [batch, points, dim]; conditions [points, channels] or [batch, points, channels] in the
-        order of ``signature.inputs``: u(t) first for problems in time. One number per channel is one for all points.
-        ``time`` is the time of the input, the first of the data by default, and ``lead`` how far ahead. Where a change
-        is predicted (modes residual and derivative) u(t) is needed at the queries too: ``start``, by default linear
-        interpolation between the points. In ``steps`` equal steps each takes the result of the last as its input, and
-        the conditions of the first. With ``spread``, or ``intervals`` pointwise or whole field, an ``Estimate``: mean,
-        spread (zero for one run, see ``Ensemble``), lower and upper. Tensors that require gradients get them, as
-        anywhere in torch; ``gradient`` is for all others.
-        """
-        parts = [u for _, u in self.stream(points, conditions, queries, time, lead, start, steps)]
-        values: Any = np.concatenate(parts, -2) if isinstance(points, np.ndarray) else torch.cat(parts, -2)
-        if not spread and intervals is None:
-            return values
-        return estimate([values], self.calibration, intervals, time, lead, steps)
-
-    gradient = gradient
-
-    def stream(
-        self,
-        points: Array,
-        conditions: Array | None = None,
-        queries: Array | None = None,
-        time: float | Array | None = None,
-        lead: float | Array | None = None,
-        start: Array | None = None,
-        steps: int = 1,
-    ) -> Iterator[tuple[slice, Any]]:
-        """Yield which queries and u there, part by part, everything else as ``predict``.
-
-        The queries may be a memory map: what is not asked for is not read.
-        """
-        single = points.ndim == 2 and (conditions is None or conditions.ndim < 3)
-        states = self._states(points, conditions, time, lead, steps)
-        if queries is None or self.signature.mode == "direct":
+    def values_of(self, request: Request) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of the queries, each with u there."""
+        states = self._states(request)
+        if request.queries is None or self.signature.mode == "direct":
             states = states[-1:]  # the others are needed only where a change is added to the last
-        for part in self._parts(states[0], queries, start):
-            values: Any = None if start is None or queries is None else start[..., part, :]
-            for state in states:
-                values = self._decode(state, queries, part, values)
-            values = values[0] if single else values
-            yield part, values.detach().cpu().numpy() if isinstance(points, np.ndarray) else values
+        for part, values in self._decoded(states, request.queries, request.start):
+            yield part, values[0] if request.single else values
 
-    def _states(
-        self,
-        points: Array,
-        conditions: Array | None,
-        time: float | Array | None,
-        lead: float | Array | None,
-        steps: int,
-    ) -> list[State]:
+    def _states(self, request: Request) -> list[State]:
         """Return the latent states along the way."""
-        if steps == 1:
-            return [self.encode(points, conditions, time, lead)]
-        if steps < 1 or self.signature.times is None:
-            raise UserError(f"steps: expected 1 for steady problems and at least 1 for others, found {steps}")
-        inputs = self._inputs(self._points(points, "points"), conditions)
-        t, tau = self._clock(inputs.shape[0], time, lead)
-        assert t is not None
-        assert tau is not None
-        fixed = inputs[..., len(self.signature.variables) :]
-        states = []
-        for i in range(steps):
-            states.append(self.encode(points, inputs, t + i * tau / steps, tau / steps))
-            if i < steps - 1:
-                inputs = torch.cat([self.decode(states[-1]), fixed], -1)
+        count = request.steps
+        if count < 1 or (count > 1 and self.signature.steady):
+            raise UserError(f"steps: expected 1 for steady problems and at least 1 for others, found {count}")
+        points, inputs, time, lead = self._checked(request.points, request.inputs, request.time, request.lead)
+        states = [self._encode(points, inputs, time, lead if lead is None else lead / count)]
+        for i in range(1, count):
+            assert time is not None
+            assert lead is not None
+            inputs = torch.cat([self.decode(states[-1]), inputs[..., len(self.signature.variables) :]], -1)
+            states.append(self.encode(points, inputs, time + i * lead / count, lead / count))
         return states
 
     def encode(
         self,
         points: Array,
-        conditions: Array | None = None,
+        inputs: Array | None = None,
         time: float | Array | None = None,
         lead: float | Array | None = None,
     ) -> State:
-        """Return the latent state of an input, which serves any number of ``decode`` calls."""
-        x = self._points(points, "points")
-        inputs = self._inputs(x, conditions)
-        t, tau = self._clock(inputs.shape[0], time, lead)
-        with self._inference(x, inputs):
-            latent = self.features(inputs, t, tau)
+        """Return the latent state of an input, for any number of ``decode`` calls; arguments as ``predict``."""
+        return self._encode(*self._checked(points, inputs, time, lead))
+
+    def _encode(self, points: Tensor, inputs: Tensor, time: Tensor | None, lead: Tensor | None) -> State:
+        with self._inference(points, inputs):
+            latent = self.features(inputs, time, lead)
             if self._has_encoder:
-                latent = getattr(self.model, "encode")(latent, self._for_model(x))  # noqa: B009
+                latent = getattr(self.model, "encode")(latent, self._for_model(points))  # noqa: B009
         start = None if self.signature.steady else inputs[..., : len(self.signature.variables)]
-        return State(latent, x, start, tau)
+        return State(latent, points, start, lead)
 
     def decode(
         self, state: State, queries: Array | None = None, start: Array | None = None
     ) -> Float[Tensor, "batch queries variables"]:
-        """Return u at the queries, by default at the points of the input."""
-        start = None if queries is None else start
-        parts = self._parts(state, queries, start)
-        return torch.cat(
-            [self._decode(state, queries, p, None if start is None else start[..., p, :]) for p in parts], 1
-        )
+        """Return u at the queries, by default at the points of the input; arguments as ``predict``."""
+        return torch.cat([values for _, values in self._decoded([state], queries, start)], 1)
+
+    def _decoded(
+        self, states: Sequence[State], queries: Array | None, start: Array | None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of the queries, each with u there; every state starts from the result of the last."""
+        for part in self._parts(states[0], queries, start):
+            values = None if start is None or queries is None else start[..., part, :]
+            for state in states:
+                values = self._decode(state, queries, part, values)
+            assert isinstance(values, Tensor)
+            for piece in parts_of(values.shape[1]):  # the same for all models, so that ensembles may mix them
+                yield slice(part.start + piece.start, part.start + piece.stop), values[:, piece]
 
     def _parts(self, state: State, queries: Array | None, start: Array | None) -> list[slice]:
-        """Return the parts in which the queries are decoded, having checked the shapes of everything.
+        """Check the shapes and return the parts in which the queries are decoded.
 
-        A model without an encoder would begin anew for each part: it takes all at once.
+        A model without an encoder would start again for each part: it takes all at once.
         """
         count, batch = state.points.shape[1], state.latent.shape[0]
         if queries is not None:
@@ -276,25 +242,21 @@ class Surrogate(nn.Module):
             else:
                 at = None if queries is None else self._mapped(x)
                 output = self.model(state.latent, self._mapped(state.points), at)
-            output, mode = self.target.inverse(output), self.signature.mode
-            if mode == "direct":
-                return output
-            lead = None if state.lead is None else state.lead[:, None, None].to(output.dtype)
-            return MODES[mode].values(self._start_at(state, queries, part, x, start), output, lead)
+            if self.signature.mode == "direct":
+                return self.target.inverse(output)
+            return self.physical(self._start_at(state, queries, part, x, start), output, state.lead)
 
     @property
     def _has_encoder(self) -> bool:
         """Whether the model works in two halves; one that does not keeps the features as its latent state."""
         return hasattr(self.model, "encode")
 
-    @contextmanager
-    def _inference(self, *given: Array | None) -> Iterator[None]:
-        """Leave out gradients, unless they are wanted in what is given."""
+    def _inference(self, *given: Array | None) -> torch.set_grad_enabled:
+        """Return a context without gradients, unless they are wanted in what is given."""
         if self.training:  # not switched here: other threads may be predicting
             raise ValueError("the surrogate is in training mode, with dropout; call eval() before it predicts")
         wanted = any(isinstance(array, Tensor) and array.requires_grad for array in given)
-        with torch.set_grad_enabled(wanted and torch.is_grad_enabled()):
-            yield
+        return torch.set_grad_enabled(wanted and torch.is_grad_enabled())
 
     def _start_at(
         self, state: State, queries: Array | None, part: slice, x: Tensor, start: Array | None
@@ -311,43 +273,51 @@ class Surrogate(nn.Module):
                 "give it, or leave the queries out"
             )
         at = x.cpu().numpy()
-        found = [start(at[b if len(at) > 1 else 0]) for b, start in enumerate(state.starts)]
-        return torch.from_numpy(np.stack(found)).to(state.start)
+        values = [start(at[b if len(at) > 1 else 0]) for b, start in enumerate(state.starts)]
+        return torch.from_numpy(np.stack(values)).to(state.start)
+
+    def _checked(
+        self, points: Array, inputs: Array | None, time: float | Array | None, lead: float | Array | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return the arguments of ``encode`` as tensors with an axis of batches, or raise a UserError."""
+        x = self._points(points, "points")
+        channels = self._inputs(x, inputs)
+        return x, channels, *self._clock(len(channels), time, lead)
 
     def _tensor(self, values: float | Array) -> Tensor:
         # A copy in native numbers: torch does not take read-only arrays or those of another byte order.
         tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float64))
         return tensor.to(self.center)
 
+    def _finite(self, values: float | Array, name: str) -> Tensor:
+        tensor = self._tensor(values)
+        if not bool(torch.isfinite(tensor).all()):
+            raise UserError(f"{name}: NaN or infinite values; remove or replace them")
+        return tensor
+
     def _points(self, points: Array, name: str) -> Float[Tensor, "clouds points dim"]:
         self._check_shape(points, name)
-        x = self._tensor(points)
-        x = x[None] if x.ndim == 2 else x
-        if not bool(torch.isfinite(x).all()):
-            raise UserError(f"{name}: NaN or infinite coordinates; remove these points")
-        return x
+        x = self._finite(points, name)
+        return x[None] if x.ndim == 2 else x
 
     def _check_shape(self, points: Array, name: str) -> None:
         if points.ndim not in (2, 3) or points.shape[-1] != self.signature.dim or points.shape[-2] == 0:
             raise UserError(f"{name}: shape {list(points.shape)}, expected [points, {self.signature.dim}]")
 
-    def _inputs(self, x: Tensor, conditions: Array | None) -> Float[Tensor, "batch points channels"]:
+    def _inputs(self, x: Tensor, inputs: Array | None) -> Float[Tensor, "batch points channels"]:
         names = self.signature.inputs
-        if conditions is None:
+        if inputs is None:
             if names:
-                raise UserError(f"conditions: {', '.join(names)} are needed at the points, found nothing")
+                raise UserError(f"inputs: {', '.join(names)} are needed at the points, found nothing")
             return x.new_zeros(x.shape[0], x.shape[1], 0)
-        c = self._tensor(conditions)
+        c, shape = self._finite(inputs, "inputs"), list(inputs.shape)
         if c.shape[-1:] != (len(names),):
-            found = f"shape {list(conditions.shape)}, expected [points, {len(names)}]"
-            raise UserError(f"conditions: {found} with the channels {', '.join(names) or '(none)'}")
-        if c.ndim == 1:
-            c = c.expand(x.shape[1], -1)
-        c = c.expand(x.shape[0], -1, -1) if c.ndim == 2 else c
+            channels = ", ".join(names) or "(none)"
+            raise UserError(f"inputs: shape {shape}, expected [points, {len(names)}] with the channels {channels}")
+        if c.ndim < 3:
+            c = c.expand(x.shape[0], x.shape[1] if c.ndim == 1 else -1, -1)
         if c.ndim != 3 or c.shape[1] != x.shape[1] or x.shape[0] not in (1, c.shape[0]):
-            raise UserError(f"conditions: shape {list(conditions.shape)} does not go with points {list(x.shape)}")
-        if not bool(torch.isfinite(c).all()):
-            raise UserError("conditions: NaN or infinite values")
+            raise UserError(f"inputs: shape {shape} does not go with points {list(x.shape)}")
         return c
 
     def _clock(
@@ -360,21 +330,44 @@ class Surrogate(nn.Module):
             return None, None
         if lead is None:
             raise UserError(f"lead: how far ahead to predict is needed; the data spans {times[0]:g} to {times[1]:g}")
-        found = []
-        for name, value in (("time", times[0] if time is None else time), ("lead", lead)):
-            clock = self._tensor(value).flatten()
-            if clock.shape[0] not in (1, batch):
-                raise UserError(f"{name}: expected one number or one for each of {batch} inputs, found {len(clock)}")
-            if not bool(torch.isfinite(clock).all()):
-                raise UserError(f"{name}: NaN or infinite")
-            found.append(clock.expand(batch))
-        if bool((found[1] <= 0).any()):
-            raise UserError(f"lead: must be positive, found {float(found[1].min()):g}")
-        return found[0], found[1]
+        clock = {"time": self._finite(times[0] if time is None else time, "time"), "lead": self._finite(lead, "lead")}
+        for name, value in clock.items():
+            if value.numel() not in (1, batch):
+                raise UserError(f"{name}: expected one number or one for each of {batch} inputs, found {value.numel()}")
+        if bool((clock["lead"] <= 0).any()):
+            raise UserError(f"lead: must be positive, found {float(clock['lead'].min()):g}")
+        return clock["time"].flatten().expand(batch), clock["lead"].flatten().expand(batch)
+
+
+class Ensemble(Predictor):
+    """The mean over surrogates of one problem, and their standard deviation as a measure of what they do not know.
+
+    In several steps each member continues from its own result. ``signature`` is that of the first member.
+
+    Args:
+        members: Surrogates with the same dimension, variables, conditions and times.
+        calibration: What intervals need.
+
+    Raises:
+        UserError: If there is no member, or one differs from the first.
+    """
+
+    def __init__(self, members: Sequence[Surrogate], calibration: Calibration | None = None) -> None:
+        if not members:
+            raise UserError("an ensemble needs at least one run, found none")
+        self.members, self.signature, self.calibration = tuple(members), members[0].signature, calibration
+        for i, member in enumerate(members[1:], 2):
+            for name in SHARED:
+                one, other = getattr(self.signature, name), getattr(member.signature, name)
+                if one != other:
+                    raise UserError(
+                        f"member {i} of the ensemble: {name} = {other}, but the first has {one}; "
+                        "use runs of the same problem"
+                    )
 
 
 def parts_of(count: int) -> list[slice]:
-    """Return the parts in which so many queries are worked on."""
+    """Return slices of at most ``QUERIES`` queries."""
     return [slice(i, min(i + QUERIES, count)) for i in range(0, count, QUERIES)]
 
 

@@ -1,4 +1,4 @@
-"""Gradients in points, conditions and queries against central differences of the prediction itself."""
+"""Gradients in points, inputs and queries against central differences of the prediction itself."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,10 +55,10 @@ def difference(value: Callable[..., float], given: dict[str, np.ndarray], name: 
 def check(made: Surrogate | Ensemble, given: dict[str, np.ndarray], **more: Any) -> Gradient:
     """Assert that gradients equal central differences of what ``predict`` returns."""
 
-    def value(**inputs: np.ndarray) -> float:
-        x = inputs["points"]
-        values = made.predict(**inputs, **more)
-        return float(objective(torch.from_numpy(values), torch.from_numpy(inputs.get("queries", x))))
+    def value(**arrays: np.ndarray) -> float:
+        x = arrays["points"]
+        values = made.predict(**arrays, **more)
+        return float(objective(torch.from_numpy(values), torch.from_numpy(arrays.get("queries", x))))
 
     found, rng = made.gradient(objective, **given, **more), np.random.default_rng(7)
     assert found.value == pytest.approx(value(**given), rel=1e-9)
@@ -80,7 +80,7 @@ def test_points_are_input_and_queries_at_once(name: str, contraction: str, weigh
     """The total derivative: points enter the encoder, the decoder, the quadrature weights and the objective."""
     points, inputs = draw(N, 1)
     made = surrogate(name=name, contraction=contraction, point_weights=weights, tolerance=1e-6)
-    found = check(made, {"points": points, "conditions": inputs})
+    found = check(made, {"points": points, "inputs": inputs})
     assert found.queries is None
     assert found.start is None
 
@@ -88,38 +88,38 @@ def test_points_are_input_and_queries_at_once(name: str, contraction: str, weigh
 def test_queries_of_their_own() -> None:
     points, inputs = draw(N, 1)
     queries, _ = draw(Q, seed=2)
-    check(surrogate(point_weights="density"), {"points": points, "conditions": inputs, "queries": queries})
+    check(surrogate(point_weights="density"), {"points": points, "inputs": inputs, "queries": queries})
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_batches_with_one_cloud_or_one_each(shared: bool) -> None:
     points, inputs = draw(8, 1, batch=2)
-    found = check(surrogate(point_weights="density"), {"points": points[0] if shared else points, "conditions": inputs})
+    found = check(surrogate(point_weights="density"), {"points": points[0] if shared else points, "inputs": inputs})
     assert found.points.shape == ((8, 2) if shared else (2, 8, 2))
 
 
 def test_one_number_for_all_points() -> None:
     points, _ = draw(N)
-    check(surrogate(), {"points": points, "conditions": np.array([0.7])})
+    check(surrogate(), {"points": points, "inputs": np.array([0.7])})
 
 
-def test_without_conditions() -> None:
+def test_without_inputs() -> None:
     given = {"dim": 2, "variables": ("u",), "box": BOX, "model": {"name": "ikno-tp", **SIZES}}
     made = Surrogate(Signature.model_validate(given), None, 0).double().eval()
-    assert check(made, {"points": draw(N)[0]}).conditions is None
+    assert check(made, {"points": draw(N)[0]}).inputs is None
 
 
 @pytest.mark.parametrize(("mode", "steps"), [("direct", 2), ("residual", 1), ("derivative", 2)])
 def test_problems_in_time(mode: str, steps: int) -> None:
-    """In the state at the start too: it is among the conditions."""
+    """In the state at the start too: it is among the inputs."""
     points, inputs = draw(8)
-    check(surrogate(steady=False, mode=mode), {"points": points, "conditions": inputs}, lead=0.4, steps=steps)
+    check(surrogate(steady=False, mode=mode), {"points": points, "inputs": inputs}, lead=0.4, steps=steps)
 
 
 def test_start_at_other_queries() -> None:
     points, inputs = draw(8)
     (queries, _), start = draw(6, seed=2), np.random.default_rng(3).normal(size=(6, 2))
-    given: dict[str, Any] = {"points": points, "conditions": inputs, "queries": queries}
+    given: dict[str, Any] = {"points": points, "inputs": inputs, "queries": queries}
     made = surrogate(steady=False, mode="residual")
     check(made, {**given, "start": start}, time=0.1, lead=0.4)
     with pytest.raises(UserError, match=r"^start: u\(t\) at the queries is needed for gradients"):
@@ -130,7 +130,7 @@ def test_start_at_other_queries() -> None:
 def test_the_mean_of_an_ensemble() -> None:
     points, inputs = draw(N, 1)
     members = [surrogate(seed) for seed in range(2)]
-    check(Ensemble(members), {"points": points, "conditions": inputs})
+    check(Ensemble(members), {"points": points, "inputs": inputs})
     linear: Any = lambda values, places: values.sum()  # noqa: E731
     each = [m.gradient(linear, points, inputs) for m in members]
     found = Ensemble(members).gradient(linear, points, inputs)
@@ -143,13 +143,13 @@ def test_single_precision() -> None:
     made = surrogate(point_weights="density")
     exact = made.gradient(objective, points, inputs)
     found = made.float().gradient(objective, points.astype(np.float32), inputs.astype(np.float32))
-    for name in ("points", "conditions"):
+    for name in ("points", "inputs"):
         a, b = getattr(found, name), getattr(exact, name)
         assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(b), name
 
 
 def test_predict_is_differentiable_in_tensors() -> None:
-    """A shape with a parameter: points and conditions follow from it, by the chain rule of torch."""
+    """A shape with a parameter: points and inputs follow from it, by the chain rule of torch."""
     made = surrogate(point_weights="density")
     base, _ = draw(N, 1)
     ring = torch.from_numpy(base)

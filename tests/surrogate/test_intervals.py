@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ikno.errors import UserError
+from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Estimate, Quantiles, Signature, Surrogate, quantile, scale
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
@@ -117,15 +118,25 @@ def test_members_may_have_other_models() -> None:
     assert Ensemble([surrogate(), other]).predict(POINTS, C).shape == (3, 11, 2)
 
 
+def test_members_with_and_without_an_encoder_give_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [surrogate(), surrogate(1, model=complete_model({"name": "transolver"}, "smoke"))]
+    whole = Ensemble(members).predict(POINTS, C, QUERIES)
+    monkeypatch.setattr("ikno.surrogate.surrogate.QUERIES", 3)
+    parts = list(Ensemble(members).stream(POINTS, C, QUERIES, spread=True))
+    assert [part for part, _ in parts] == [slice(0, 3), slice(3, 4)]
+    np.testing.assert_allclose(np.concatenate([e.mean for _, e in parts], 1), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Ensemble(members).predict(POINTS, C, QUERIES), whole, rtol=1e-5, atol=1e-6)
+
+
 def calibration(**changed: Any) -> Calibration:
-    steady = Quantiles(strategy="direct", lead=None, steps=1, pointwise=(2.0, 3.0), whole_field=5.0)
+    steady = Quantiles(strategy="direct", lead=None, steps=1, pointwise=(2.0, 3.0), simultaneous=5.0)
     given = {"coverage": 0.9, "samples": 20, "source": "here", "variables": ("u", "v"), "floor": (0.5, 0.1)}
     return Calibration.model_validate(given | {"start": None, "quantiles": (steady,), "members": ("a",)} | changed)
 
 
 def test_intervals_are_the_mean_and_quantiles_of_the_scale() -> None:
     ensemble = Ensemble([surrogate(seed) for seed in range(3)], calibration())
-    for band, factors in (("pointwise", (2, 3)), ("whole field", (5, 5))):
+    for band, factors in (("pointwise", (2, 3)), ("simultaneous", (5, 5))):
         found = ensemble.predict(POINTS, C, intervals=band)  # type: ignore[arg-type]
         half = np.array(factors) * np.sqrt(found.spread**2 + np.array([0.5, 0.1]) ** 2)
         np.testing.assert_allclose(found.lower, found.mean - half, rtol=1e-5, atol=1e-6)
@@ -138,10 +149,10 @@ def test_intervals_are_the_mean_and_quantiles_of_the_scale() -> None:
 
 def test_intervals_in_time_are_those_of_the_lead_and_the_steps() -> None:
     ways = [
-        Quantiles(strategy=s, lead=lead, steps=steps, pointwise=(q, q), whole_field=None if q == 4 else 2 * q)
+        Quantiles(strategy=s, lead=lead, steps=steps, pointwise=(q, q), simultaneous=None if q == 4 else 2 * q)
         for s, lead, steps, q in (("direct", 1.0, 1, 1), ("direct", 2.0, 1, 2), ("autoregressive", 2.0, 2, 4))
     ]
-    ways.append(Quantiles(strategy="star", lead=3.0, steps=None, pointwise=(9, 9), whole_field=9))
+    ways.append(Quantiles(strategy="star", lead=3.0, steps=None, pointwise=(9, 9), simultaneous=9))
     member = surrogate(times=(0.0, 2.0))
     member.calibration = calibration(start=0.0, quantiles=tuple(ways), floor=(1.0, 10.0))
     inputs = rng.random((3, 11, 3))
@@ -154,7 +165,7 @@ def test_intervals_in_time_are_those_of_the_lead_and_the_steps() -> None:
         with pytest.raises(UserError, match=r"for the leads \(steps\) 1 \(1\), 2 \(1\), 2 \(2\); use one of these"):
             member.predict(POINTS, inputs, time=time, lead=lead, steps=steps, intervals="pointwise")
     with pytest.raises(UserError, match="autoregressive predictions were not finite on the calibration samples"):
-        member.predict(POINTS, inputs, lead=2.0, steps=2, intervals="whole field")
+        member.predict(POINTS, inputs, lead=2.0, steps=2, intervals="simultaneous")
 
 
 def test_calibrations_hold_no_infinite_numbers() -> None:

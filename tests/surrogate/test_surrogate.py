@@ -258,7 +258,7 @@ def test_one_cloud_for_many_inputs(mode: Mode) -> None:
     assert one.shape == (3, N, 2)
 
 
-def test_constant_conditions() -> None:
+def test_constant_inputs() -> None:
     surrogate = fitted(**STEADY)
     points, _ = case()
     for x in (points, points[0]):
@@ -272,7 +272,7 @@ def test_constant_conditions() -> None:
     )
 
 
-def test_no_conditions_at_all() -> None:
+def test_no_inputs_at_all() -> None:
     surrogate = Surrogate(signature(variables=("u",), conditions=(), times=None), None, 0).eval()
     points, _ = case()
     found = surrogate.predict(points)
@@ -479,10 +479,8 @@ def test_errors_of_shapes() -> None:
     def text(x: Any, c: Any = None, q: Any = None, start: Any = None) -> str:
         return message(lambda: surrogate.predict(x, c, q, lead=0.5, start=start))
 
-    assert text(points) == "conditions: a, b, k are needed at the points, found nothing"
-    assert text(points, inputs[..., :2]) == (
-        "conditions: shape [3, 20, 2], expected [points, 3] with the channels a, b, k"
-    )
+    assert text(points) == "inputs: a, b, k are needed at the points, found nothing"
+    assert text(points, inputs[..., :2]) == ("inputs: shape [3, 20, 2], expected [points, 3] with the channels a, b, k")
     assert "with the channels a, b, k" in text(points, np.array(3.0))
     assert "does not go with points" in text(points, inputs[:, :5])
     assert "does not go with points" in text(points, inputs[:2])
@@ -504,7 +502,7 @@ def test_numbers_that_are_none(bad: float) -> None:
     x, c, q = points.copy(), inputs.copy(), points[:, :3].copy()
     x[1, 3, 0] = c[2, 0, 1] = q[0, 0, 0] = bad
     assert message(lambda: surrogate.predict(x, inputs, lead=0.5)).startswith("points: NaN or infinite")
-    assert message(lambda: surrogate.predict(points, c, lead=0.5)).startswith("conditions: NaN or infinite")
+    assert message(lambda: surrogate.predict(points, c, lead=0.5)).startswith("inputs: NaN or infinite")
     assert message(lambda: surrogate.predict(points, inputs, q, lead=0.5)).startswith("queries: NaN or infinite")
 
 

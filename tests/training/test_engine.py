@@ -73,7 +73,7 @@ def test_more_memory_than_there_is(data: Path, monkeypatch: pytest.MonkeyPatch) 
         r"available on cpu; use a smaller train\.micro_batch, .* or train\.ignore_memory=true to begin anyway$"
     )
     with monkeypatch.context() as little:
-        little.setattr("ikno.surrogate.footprint.available_memory", lambda _: 1e3)
+        little.setattr("ikno.surrogate.memory_estimate.available_memory", lambda _: 1e3)
         with pytest.raises(UserError, match=message):
             train(settings(), data / "run")
         assert not (data / "run").exists()

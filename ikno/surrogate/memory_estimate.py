@@ -4,7 +4,7 @@ Numbers of 4 bytes. Only IKNO models are counted; of the others nothing is known
 """
 
 import math
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -21,55 +21,40 @@ PER_POINT = 30  # coordinates, cells and slots
 SLOTS = 1.3  # of the blocks of an interpolation, for each point
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Numbers of each kind of tensor for one batch."""
-
-    grid: int  # the latent grid
-    branches: int  # all kernels on it, with the channels that travel
-    nodes: int  # node values, and for all kernels with grid points along the first axis
-    part: int  # the same for the channels that are worked on at a time
-    block: int  # what a block of the processor keeps for the backward pass
-    encoder: int  # of a point in the encoder
-    decoder: int  # of a point in the decoder
-    travels: int  # of a point: channels that go to the grid
-    arrives: int  # of a point: channels that come back
-    chunk: int  # points at a time
-    inputs: int  # of a point, kept throughout, with its weights of the interpolation
-
-
-def _parts(model: IKNO, batch: int, points: int) -> _Parts:
+def _parts(model: IKNO, batch: int, points: int) -> SimpleNamespace:
+    """Return the numbers of each kind of tensor for one batch."""
     s, grid = model.settings, model.grid
     width, kernels = s.d_model, len(model.branches)
     cells = Cells((0,) * grid.dim, tuple(max(n - 1, 1) for n in grid.size))
     cloud = Cloud(torch.zeros(1, 1, grid.dim).expand(1, points, grid.dim), None, grid, cells)
     form = contraction(model.branches, cloud, s.contraction, s.tolerance)
-    local = isinstance(form, Local)
-    along = cells.node_counts(form.nodes) if local else grid.size
+    along = cells.node_counts(form.nodes) if isinstance(form, Local) else grid.size
     features = model.nerf.width(grid.dim) + model.in_channels
     travels = s.point_width or width + 1
-    arrive = kernels * width if s.point_width is None and s.normalize_branches else travels
-    columns, per_column = batch * travels, (along[0] + kernels * grid.size[0]) * math.prod(along[1:]) * local
-    at_points = 4 * width + arrive if s.point_width is None else 2 * width + travels
-    return _Parts(
+    arrives = kernels * width if s.point_width is None and s.normalize_branches else travels
+    per_column = (along[0] + kernels * grid.size[0]) * math.prod(along[1:]) * isinstance(form, Local)
+    at_points = 4 * width + arrives if s.point_width is None else 2 * width + travels
+    in_block = (9 if s.processor == "attention" else 8 + 2 * grid.dim) + 2 * s.ff_mult
+    slots = round(SLOTS * math.prod(form.nodes)) if isinstance(form, Local) else 0
+    return SimpleNamespace(
         grid=batch * grid.count * width,
-        branches=batch * kernels * grid.count * travels,
-        nodes=per_column * columns,
-        part=per_column * min(columns, max(AT_A_TIME // math.prod(along), 16)),
-        block=batch * grid.count * width * ((9 if s.processor == "attention" else 8 + 2 * grid.dim) + 2 * s.ff_mult),
+        branches=batch * kernels * grid.count * travels,  # all kernels on the grid, with the channels that travel
+        nodes=per_column * batch * travels,  # node values, and for all kernels with grid points along the first axis
+        part=per_column * min(batch * travels, max(AT_A_TIME // math.prod(along), 16)),  # channels worked on at a time
+        block=batch * grid.count * width * in_block,  # what a block of the processor keeps for the backward pass
+        # Of a point: in the encoder, in the decoder, channels that go to the grid, channels that come back.
         encoder=batch * (features + 2 * width + 2 * travels),
         decoder=batch * (at_points + 3 * model.out_channels),
         travels=batch * travels,
-        arrives=batch * arrive,
-        chunk=min(s.point_chunk, points),
-        inputs=batch * (2 * model.in_channels + 4 * model.out_channels)
-        + PER_POINT
-        + (round(SLOTS * math.prod(form.nodes)) if local else 0),
+        arrives=batch * arrives,
+        chunk=min(s.point_chunk, points),  # points at a time
+        # Of a point, kept throughout, with its weights of the interpolation.
+        inputs=batch * (2 * model.in_channels + 4 * model.out_channels) + PER_POINT + slots,
     )
 
 
 def training_memory(model: nn.Module, points: int, batch: int) -> float | None:
-    """Return the bytes that a step on so many samples takes beyond weights and data, None if it is not known."""
+    """Return the bytes that a step on a batch takes beyond weights and data; None if the model is not IKNO."""
     if not isinstance(model, IKNO):
         return None
     s, p = model.settings, _parts(model, batch, points)
@@ -84,7 +69,7 @@ def training_memory(model: nn.Module, points: int, batch: int) -> float | None:
 
 
 def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 1) -> float | None:
-    """Return the bytes that a prediction takes beyond weights, inputs and result, None if it is not known."""
+    """Return the bytes that a prediction takes beyond weights, inputs and result; None if the model is not IKNO."""
     if not isinstance(model, IKNO):
         return None
     s, count = model.settings, min(queries, QUERIES)
@@ -96,7 +81,18 @@ def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 
 
 
 def check_memory(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
-    """Return a sentence on the memory that is needed, or raise a UserError if it is more than there is."""
+    """Return a sentence on the memory that is needed.
+
+    Args:
+        needed: Bytes, None if unknown.
+        device: Where they are needed.
+        what: What needs them.
+        remedies: How to need less, for the error.
+        ignore: Whether more than is available is accepted.
+
+    Raises:
+        UserError: If more is needed than is available.
+    """
     available = available_memory(device)
     there = f"{available / 1e9:.1f} GB are available on {device}"
     if needed is None:

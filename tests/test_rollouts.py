@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ikno.data.pairs import Mode, Moments, Statistics, time_pairs
 from ikno.errors import UserError
-from ikno.surrogate import STRATEGIES, Signature, Surrogate, path, rollout
+from ikno.evaluation import STRATEGIES, path, rollout
+from ikno.surrogate import Signature, Surrogate
 
 MODES: tuple[Mode, ...] = ("direct", "residual", "derivative")
 TINY = {"name": "ikno-tp", "d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6}
