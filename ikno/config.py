@@ -36,6 +36,9 @@ class Settings(BaseModel):
 
 S = TypeVar("S", bound=Settings)
 
+Sampling = Literal["first", "random", "farthest"]
+Mode = Literal["direct", "residual", "derivative"]
+
 
 class DataSettings(Settings):
     """Which data, and how much of it. None: what the card of the set says.
@@ -50,7 +53,7 @@ class DataSettings(Settings):
     split: tuple[PositiveInt, NonNegativeInt, PositiveInt] | None = None
     points: PositiveInt | None = None
     evaluation_points: PositiveInt | None = None
-    sampling: Literal["first", "random", "farthest"] | None = None
+    sampling: Sampling | None = None
     stride: PositiveInt | None = None
     final_snapshot: PositiveInt | None = None
     workers: NonNegativeInt = 0
@@ -65,7 +68,7 @@ class SurrogateSettings(Settings):
     scale for all axes, which keeps the aspect ratio.
     """
 
-    mode: Literal["auto", "direct", "residual", "derivative"] | None = None
+    mode: Literal["auto", Mode] | None = None
     coordinates: Literal["per axis", "one scale"] = "per axis"
 
 
@@ -101,7 +104,7 @@ class TrainSettings(Settings):
 
 
 class Config(Settings):
-    """Everything that decides a run. ``model`` holds the name of a model and its settings.
+    """What a user asks for; card, preset and data decide the rest. ``model`` holds a model's name and its settings.
 
     ``scales`` auto: the initial scales of the kernels are chosen from the data. ``preset``: the size of the model,
     where its settings do not say otherwise.
@@ -122,6 +125,34 @@ class Config(Settings):
         if not isinstance(value.get("name"), str):
             raise ValueError("a model needs a name; `ikno models` lists them")
         return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}  # as it comes back from JSON
+
+
+class CompleteData(DataSettings):
+    """Data settings of a run. ``points`` None: all; ``stride`` and ``final_snapshot`` None: the problem is steady."""
+
+    split: tuple[PositiveInt, NonNegativeInt, PositiveInt] = Field(...)
+    sampling: Sampling = Field(...)
+
+
+class CompleteSurrogate(SurrogateSettings):
+    """Surrogate settings of a run."""
+
+    mode: Mode = Field(...)
+
+
+class CompleteTrain(TrainSettings):
+    """Training settings of a run."""
+
+    epochs: PositiveInt = Field(...)
+
+
+class CompleteConfig(Config):
+    """Everything that decides a run, with nothing left open; made by ``ikno.training.complete``."""
+
+    data: CompleteData
+    surrogate: CompleteSurrogate = Field(...)
+    train: CompleteTrain = Field(...)
+    scales: Literal["given"] = "given"
 
 
 # What may differ when a run is resumed: where things are and how they are computed, not what. The preset has done its
@@ -165,8 +196,9 @@ def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict
 
     What none of them says is left to the card, the data or the default.
     """
-    stored, words = _stored(name), nested(overrides or {})
-    file = nested(stored) if "data" in stored else {}
+    path, words = Path(name), nested(overrides or {})
+    stored = read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
+    file = nested(stored) if "data" in stored else {}  # else it is a card
     if not file:
         words = merged({"data": {"name": name}}, words)
     preset = merged(file, words).get("preset", "cpu")
@@ -178,12 +210,6 @@ def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict
         f"file {name}": file,
         "command line": words,
     }
-
-
-def _stored(name: str) -> dict[str, Any]:
-    """Return what a TOML file of that name says, if there is one; configs have a table ``data``, cards have not."""
-    path = Path(name)
-    return read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -5,9 +5,8 @@ import math
 import os
 import platform
 import re
-import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -54,11 +53,14 @@ def available_memory(device: torch.device, root: Path = Path("/")) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
     limits = [_number(root / "proc/meminfo", "MemAvailable"), _left_in_groups(root)]
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:
-        used = _number(root / "proc/self/status", "VmSize")
-        limits.append(most - used if math.isfinite(used) else most)
-    if not math.isfinite(min(limits)) and "SC_PHYS_PAGES" in os.sysconf_names:
+    with suppress(ModuleNotFoundError):  # not on Windows
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            used = _number(root / "proc/self/status", "VmSize")
+            limits.append(most - used if math.isfinite(used) else most)
+    if not math.isfinite(min(limits)) and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
         limits.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
     return max(float(min(limits)), 0.0)
 

@@ -48,19 +48,24 @@ def sums(
     return Sums(len(wanted), *pairs)
 
 
-def relative_errors(samples: Sequence[Sums], groups: Groups, order: int = 1) -> Float[np.ndarray, "samples groups"]:
-    """Return ||error|| / ||truth|| per sample and group of components, in the norm of order 1 or 2."""
-    errors, truths = (_grouped(samples, groups, order, of) for of in ("errors", "truths"))
-    return _ratio(errors, truths) ** (1 / order)
+def relative_errors(
+    samples: Sequence[Sums], groups: Groups, order: int = 1, pool: int = 1
+) -> Float[np.ndarray, "batches groups"]:
+    """Return ||error|| / ||truth|| per sample and group of components.
 
-
-def pooled_errors(samples: Sequence[Sums], groups: Groups, size: int = POOL) -> Float[np.ndarray, "batches groups"]:
-    """Return sum |error| / sum |truth| per batch of samples and group: GAOT's kind for steady problems."""
-    starts = range(0, len(samples), size)
+    Args:
+        samples: The sums of each sample.
+        groups: The components that are taken together.
+        order: Of the norm, 1 or 2.
+        pool: How many samples make a batch, whose points are taken together: GAOT's kind for steady problems.
+    """
+    starts = range(0, len(samples), pool)
     errors, truths = (
-        np.stack([_grouped(samples[i : i + size], groups, 1, of).sum(0) for i in starts]) for of in ("errors", "truths")
+        np.stack([sums_of[i : i + pool].sum(0) for i in starts])
+        for sums_of in (_grouped(samples, groups, order, of) for of in ("errors", "truths"))
     )
-    return _ratio(errors, truths)
+    unmet = np.where(errors == 0, 0.0, np.inf)
+    return _finite(np.divide(errors, truths, out=unmet, where=truths > 0)) ** (1 / order)
 
 
 def normalized_errors(samples: Sequence[Sums], groups: Groups, order: int) -> Float[np.ndarray, "samples groups"]:
@@ -136,7 +141,7 @@ _MAE: dict[str, Any] = {"errors": partial(normalized_errors, order=1), "of_sampl
 _ALL = (
     Metric("median L1 per component", "median L1", np.median, per="component", in_card="relative L1"),
     Metric("median L1 per chunk", "per chunk", np.median),
-    Metric("pooled L1 per chunk", "pooled", np.median, pooled_errors),
+    Metric("pooled L1 per chunk", "pooled", np.median, partial(relative_errors, pool=POOL)),
     Metric("mean L1 per chunk", "mean", np.mean),
     Metric("median L2 per component", "median L2", np.median, per="component", **_L2),
     Metric("median L2 per chunk", "", np.median, **_L2),
@@ -205,11 +210,6 @@ def _grouped(samples: Sequence[Sums], groups: Groups, order: int, of: str) -> Fl
         raise ValueError(f"order is 1 or 2, found {order}")
     table = np.stack([getattr(s, of)[order - 1] for s in samples])
     return np.stack([table[:, list(g)].sum(1) for g in groups], 1)
-
-
-def _ratio(errors: Float[np.ndarray, "*shape"], truths: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    unmet = np.where(errors == 0, 0.0, np.inf)
-    return _finite(np.divide(errors, truths, out=unmet, where=truths > 0))
 
 
 def _finite(errors: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

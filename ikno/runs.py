@@ -8,12 +8,11 @@ train.log           the same for people, with times
 calibration*.json   what turns predictions into intervals, for the weights that it names
 """
 
-import fcntl
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -24,8 +23,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ikno import __version__
-from ikno.atomic import whole_file
-from ikno.config import MOVABLE, Config, flattened, parse
+from ikno.atomic import locked_file, whole_file
+from ikno.config import MOVABLE, CompleteConfig, flattened, parse
 from ikno.data.catalog import Card
 from ikno.device import find_device
 from ikno.errors import UserError
@@ -33,7 +32,6 @@ from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Signature, Surrogate
 
 FORMAT = 1
-CHECKPOINTS = ("best", "last")
 
 
 class BusyError(UserError):
@@ -45,12 +43,12 @@ class Run:
     """A run's directory; ``create`` or ``open`` one."""
 
     path: Path
-    config: Config
+    config: CompleteConfig
     card: Card
     signature: Signature
 
     @classmethod
-    def create(cls, path: Path, config: Config, card: Card, signature: Signature) -> "Run":
+    def create(cls, path: Path, config: CompleteConfig, card: Card, signature: Signature) -> "Run":
         """Return a new run; a directory that holds one already is refused."""
         check_free(path)
         try:
@@ -66,39 +64,36 @@ class Run:
             "card": card.model_dump(mode="json"),
             "signature": signature.model_dump(mode="json"),
         }
-        text = json.dumps(content, indent=1)
-        write_atomic(
-            path / "run.json", json.dumps({"sha256": _digest(text.encode()), "run": content}, indent=1).encode()
-        )
+        _write_signed(path / "run.json", "run", content)
         return cls(path, config, card, signature)
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Return the run in a directory, its description checked."""
+        """Return the run in a folder.
+
+        Raises:
+            UserError: There is none, or its description is damaged.
+        """
         path = Path(path)
         file = path / "run.json"
         if not file.is_file():
             raise UserError(f"{path}: no run here (run.json is missing); `ikno runs` lists the runs of a folder")
+        stored = _read_signed(file, "run", "not the description of a run", "put it back or train again")
         try:
-            content = json.loads(file.read_bytes())
-            stored = content["run"]
-            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
-                raise UserError(f"{file}: the checksum does not agree; the file was changed or damaged")
-            if stored["format"] != FORMAT:
-                raise UserError(f"{file}: format {stored['format']} is unknown, this version of ikno reads {FORMAT}")
-            config, card, signature = (dict(stored[name]) for name in ("config", "card", "signature"))
-        except UserError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            number, parts = stored["format"], [dict(stored[name]) for name in ("config", "card", "signature")]
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not the description of a run: {type(error).__name__} {error}") from None
+        if number != FORMAT:
+            raise UserError(f"{file}: format {number} is unknown, this version of ikno reads {FORMAT}")
+        config, card, signature = parts
         return cls(
             path,
-            parse(Config, config, f"{file}: config"),
+            parse(CompleteConfig, config, f"{file}: config"),
             parse(Card, card, f"{file}: card"),
             parse(Signature, signature, f"{file}: signature"),
         )
 
-    def check_same(self, config: Config, card: Card) -> None:
+    def check_same(self, config: CompleteConfig, card: Card) -> None:
         """Raise unless config and card agree with those of the run in everything that decides the result.
 
         Settings that the run does not know, since they came later, had their defaults in it.
@@ -118,30 +113,32 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for one process; a second one is refused. The lock goes with the process, however it ends."""
-        try:
-            file = (self.path / "lock").open("w")
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another folder (--out)"
-            ) from None
-        with file:
+        """Hold the run for this process; the lock is released however the process ends.
+
+        Raises:
+            BusyError: Another process holds it.
+        """
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked_file(self.path / "lock", wait=False))
             except BlockingIOError:
                 raise BusyError(
                     f"{self.path}: another process is training here; choose another folder (--out)"
                 ) from None
             except OSError as error:
-                raise UserError(f"{self.path}: cannot be locked ({error.strerror}); choose another folder") from None
+                raise UserError(
+                    f"{self.path}: cannot be written ({error.strerror}); choose another folder (--out)"
+                ) from None
             yield
 
     def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
-        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config.
+        """Return the trained surrogate, ready to predict, with the average of the weights where training kept one.
 
-        Where training kept an average of the weights, it predicts with that.
+        Args:
+            which: The checkpoint, best or last.
+            device: As in a config, cpu by default.
         """
-        if which not in CHECKPOINTS:
+        if which not in ("best", "last"):
             raise UserError(f"{which!r} is no checkpoint; use best or last")
         file = self.path / f"{which}.safetensors"
         with torch.device("meta"):  # shapes without memory
@@ -260,21 +257,24 @@ def load_surrogate(
     """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
 
     ``ikno.load(run).predict(points, conditions)``, ``ikno.load([run, another]).predict(points, conditions)``.
+
+    Args:
+        path: The folder of a run, or of several.
+        which: The checkpoint, best or last.
+        device: cpu (the default), cuda, cuda:1 or auto.
     """
-    if isinstance(path, Path | str):
-        return surrogate_of([Run.open(path)], which, device)
-    runs = [Run.open(p) for p in path]
-    found = surrogate_of(runs, which, device)
-    return found if isinstance(found, Ensemble) else Ensemble([found], found.calibration)
+    single = isinstance(path, Path | str)
+    loaded = surrogate_of([Run.open(p) for p in ([path] if single else path)], which, device)
+    return loaded if single or isinstance(loaded, Ensemble) else Ensemble([loaded], loaded.calibration)
 
 
 def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = None) -> Any:
     """Return the surrogate of one run or the ensemble of several, with its calibration if there is one."""
     check_distinct(runs)
     members = [run.surrogate(which, device) for run in runs]
-    found = members[0] if len(members) == 1 else Ensemble(members)
-    found.calibration = load_calibration(runs, which)
-    return found
+    joint = members[0] if len(members) == 1 else Ensemble(members)
+    joint.calibration = load_calibration(runs, which)
+    return joint
 
 
 def check_distinct(runs: Sequence[Run]) -> None:
@@ -294,36 +294,24 @@ def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
 
 def weights_of(runs: Sequence[Run], which: str = "best") -> tuple[str, ...]:
     """Return the checksums of the members' weights, in an order that does not depend on that of the runs."""
-    found = [run.digest(which) for run in runs]
-    return tuple(sorted(digest for digest in found if digest is not None))
+    return tuple(sorted(digest for run in runs if (digest := run.digest(which)) is not None))
 
 
 def save_calibration(runs: Sequence[Run], calibration: Calibration, which: str = "best") -> None:
     """Write the calibration to the folder of every member."""
-    content = calibration.model_dump(mode="json")
-    digest = _digest(json.dumps(content, indent=1).encode())
     for run in runs:
-        text = json.dumps({"sha256": digest, "calibration": content}, indent=1)
-        write_atomic(run.path / calibration_file(runs, which), text.encode())
+        _write_signed(run.path / calibration_file(runs, which), "calibration", calibration.model_dump(mode="json"))
 
 
 def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | None:
     """Return what ``save_calibration`` wrote for these weights, None if there is nothing or they have changed since."""
     for run in runs:
         file = run.path / calibration_file(runs, which)
-        if not file.is_file():
-            continue
-        remedy = "calibrate again, or remove the file"
-        try:
-            content = json.loads(file.read_bytes())
-            stored = content["calibration"]
-            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
-                raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{file}: not a calibration ({type(error).__name__} {error}); {remedy}") from None
-        found = parse(Calibration, stored, str(file))
-        if found.members == weights_of(runs, which):
-            return found
+        if file.is_file():
+            stored = _read_signed(file, "calibration", "not a calibration", "calibrate again, or remove the file")
+            calibration = parse(Calibration, stored, str(file))
+            if calibration.members == weights_of(runs, which):
+                return calibration
     return None
 
 
@@ -335,6 +323,24 @@ def find_runs(folder: Path) -> list[Path]:
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin like this, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _write_signed(file: Path, name: str, content: dict[str, Any]) -> None:
+    """Write JSON under a name, with a checksum."""
+    signed = {"sha256": _digest(json.dumps(content, indent=1).encode()), name: content}
+    write_atomic(file, json.dumps(signed, indent=1).encode())
+
+
+def _read_signed(file: Path, name: str, wrong: str, remedy: str) -> Any:
+    """Return what ``_write_signed`` wrote; else an error says what is wrong, and the remedy."""
+    try:
+        signed = json.loads(file.read_bytes())
+        digest, content = signed["sha256"], signed[name]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{file}: {wrong} ({type(error).__name__} {error}); {remedy}") from None
+    if digest != _digest(json.dumps(content, indent=1).encode()):
+        raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
+    return content
 
 
 def _digest(content: bytes) -> str:

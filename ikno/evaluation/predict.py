@@ -16,7 +16,7 @@ from ikno.data.formats import FORMATS, DataFile, Mesh, format_of
 from ikno.data.inputs import array_inputs, mesh_inputs
 from ikno.errors import UserError
 from ikno.runs import Run, surrogate_of
-from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, prediction_memory, stream
+from ikno.surrogate import Band, Ensemble, Surrogate, check_available, parts_of, prediction_memory, stream
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _check_memory(surrogate: Surrogate | Ensemble, points: int, queries: int, re
     found = [prediction_memory(member.model, points, queries) for member in members]
     needed = None if None in found else max(f for f in found if f is not None) + result
     remedies = f"fewer points{', a result with the suffix .nc' if result else ''}, or --ignore-memory"
-    check_memory(needed, members[0].center.device, f"predicting {queries:,} values from {points:,} points", remedies)
+    check_available(needed, members[0].center.device, f"predicting {queries:,} values from {points:,} points", remedies)
 
 
 def _names(

@@ -1,7 +1,7 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
 from ikno.surrogate.ensemble import Ensemble, stream
-from ikno.surrogate.footprint import check_memory, prediction_memory, training_memory
+from ikno.surrogate.footprint import check_available, prediction_memory, training_memory
 from ikno.surrogate.gradient import Gradient
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
 from ikno.surrogate.normalize import Normalizer
@@ -22,7 +22,7 @@ __all__ = [
     "Signature",
     "State",
     "Surrogate",
-    "check_memory",
+    "check_available",
     "half_size",
     "parts_of",
     "path",

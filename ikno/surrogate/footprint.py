@@ -95,7 +95,7 @@ def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 
     return SMALL + 4.0 * (points * here.inputs + max(mixing, encoding, decoding + count * there.inputs))
 
 
-def check_memory(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
+def check_available(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
     """Return a sentence on the memory that is needed, or raise a UserError if it is more than there is."""
     available = available_memory(device)
     there = f"{available / 1e9:.1f} GB are available on {device}"

@@ -21,24 +21,15 @@ FINEST = 100.0  # times closer than evenly spaced
 
 @dataclass(frozen=True)
 class Clustering:
-    """How much the typical spacing of neighbors varies along each axis, largest by smallest, and where points are."""
+    """How much the typical spacing of neighbors varies along each axis (largest / smallest), and the grid to use.
 
-    ratios: tuple[float, ...]
-    knots: tuple[tuple[float, ...], ...]
+    ``stretching``: the positions between which the latent grid has equally many lines; None: nothing clusters, it is
+    regular. Along an axis with an even spacing they are evenly spaced, however many points are where: a domain may be
+    narrow there, or have a hole.
+    """
 
-    @property
-    def stretching(self) -> list[list[float]] | None:
-        """The positions between which the latent grid has equally many lines; None: nothing clusters, it is regular.
-
-        Along an axis with an even spacing they are evenly spaced, however many points are where: a domain may be
-        narrow there, or have a hole.
-        """
-        if max(self.ratios) < CLUSTERED:
-            return None
-        even = np.linspace(-1, 1, KNOTS).tolist()
-        return [
-            list(knots) if ratio >= CLUSTERED else even for ratio, knots in zip(self.ratios, self.knots, strict=True)
-        ]
+    ratios: list[float]
+    stretching: list[list[float]] | None
 
     def __str__(self) -> str:
         grid = "regular" if self.stretching is None else "finer where points are close together"
@@ -59,12 +50,14 @@ def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
             nearest: Any = KDTree(x).query(x, NEIGHBOR + 1)[0]  # the nearest is the point itself
             spacings.append(nearest[:, -1])
     if not points:
-        return Clustering((1.0,) * len(half), (tuple(np.linspace(-1, 1, KNOTS)),) * len(half))
-    x, spacing = np.concatenate(points), np.concatenate(spacings)
-    axes = range(x.shape[1])
-    return Clustering(
-        tuple(_ratio(x[:, j], spacing) for j in axes), tuple(tuple(_quantiles(x[:, j]).tolist()) for j in axes)
-    )
+        return Clustering([1.0] * len(half), None)
+    axes, spacing = np.concatenate(points).T, np.concatenate(spacings)
+    ratios = [_ratio(x, spacing) for x in axes]
+    if max(ratios) < CLUSTERED:
+        return Clustering(ratios, None)
+    even = np.linspace(-1, 1, KNOTS)
+    knots = [_quantiles(x) if ratio >= CLUSTERED else even for x, ratio in zip(axes, ratios, strict=True)]
+    return Clustering(ratios, [k.tolist() for k in knots])
 
 
 def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"]) -> float:

@@ -63,8 +63,9 @@ def measure_sizes(problem: Problem) -> Sizes:
     scale = np.where(moments.std > 1e-6 * abs(moments.mean), moments.std, 1.0)  # as in the normalizer
     place = {snapshot: row for row, snapshot in enumerate(used)}
     pairs = [(place[i], place[j]) for i, j in problem.pairs]
-    found = [_sizes((u - moments.mean) / scale, pairs) for u in fields]
-    changes, states = (np.array([f[n] for f in found]) for n in (0, 1))  # [samples, pairs]
+    normalized = [(u - moments.mean) / scale for u in fields]
+    changes = np.array([[_size(u[j] - u[i]) for i, j in pairs] for u in normalized])
+    states = np.array([[_size(u[j]) for _, j in pairs] for u in normalized])
     leads = np.array([problem.times[j] - problem.times[i] for i, j in problem.pairs])
     first = [p for p, (i, _) in enumerate(problem.pairs) if i == 0]
     ratios = changes[:, first] / np.maximum(states[:, first], 1e-30)
@@ -72,12 +73,8 @@ def measure_sizes(problem: Problem) -> Sizes:
     return Sizes(float(np.median(ratios)), _unevenness(mean), _unevenness(mean / leads))
 
 
-def _sizes(
-    u: Float[np.ndarray, "times points variables"], pairs: list[tuple[int, int]]
-) -> tuple[list[float], list[float]]:
-    """Return the root mean squares of u_j - u_i and of u_j for each pair."""
-    states = np.sqrt((u**2).mean((1, 2)))
-    return [float(np.sqrt(((u[j] - u[i]) ** 2).mean())) for i, j in pairs], [float(states[j]) for _, j in pairs]
+def _size(values: Float[np.ndarray, "points variables"]) -> float:
+    return float(np.sqrt((values**2).mean()))
 
 
 def _unevenness(sizes: Float[np.ndarray, "pairs"]) -> float:

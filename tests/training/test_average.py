@@ -93,7 +93,9 @@ def test_validation_the_best_and_prediction_use_it(data: Path) -> None:
     assert evaluate(run, which="last")["metrics"] == evaluate(run, which="best")["metrics"]
     problem = open_problem(run.config.data, 0)
     with group("cpu") as processes:
-        again = Training(run, run.config, problem, run.surrogate("last").requires_grad_(), processes, lambda r: None)
+        again = Training(
+            run.path, run.config, problem, run.surrogate("last").requires_grad_(), processes, lambda r: None
+        )
     assert again.validate(again.validation) == run.log()[-1]["validation"] == state["best"]
 
 

@@ -21,7 +21,7 @@ from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.evaluation import evaluate
 from ikno.runs import Run, load
-from ikno.training import Stopped, train
+from ikno.training import TrainingInterrupted, train
 
 
 def settings(name: str = "poisson-gauss", **more) -> Config:
@@ -201,7 +201,7 @@ def test_signals_save_and_stop(data: Path, number: int) -> None:
         if report.step == 4:
             os.kill(os.getpid(), number)
 
-    with pytest.raises(Stopped, match=r"stopped in epoch 2, step 4; go on with --resume"):
+    with pytest.raises(TrainingInterrupted, match=r"stopped in epoch 2, step 4; go on with --resume"):
         train(config, data / "run", report=interrupt)
     assert signal.getsignal(number) is not None
     run = train(config, data / "run", resume=True)
@@ -237,7 +237,7 @@ def test_bad_steps_are_skipped_counted_and_named(data: Path, monkeypatch: pytest
 
     def sometimes(*arguments):
         nonlocal calls
-        calls += 1
+        calls += arguments[3] != "relative_l1"  # that of validation
         return real(*arguments) * (math.nan if calls in (2, 5) else 1.0)
 
     monkeypatch.setattr(engine, "sample_losses", sometimes)
@@ -392,7 +392,7 @@ def test_checkpoints_in_an_epoch_also_after_a_resume(data: Path, monkeypatch: py
         if report.step == 5:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train(config, data / "run", report=interrupt)
     saved = []
     save = Training._save
