@@ -2,6 +2,7 @@
 
 import math
 import resource
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,5 @@ def test_available_memory_with_a_limit_of_the_shell(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (3_000_000, resource.RLIM_INFINITY))
     assert available_memory(CPU, root) == 3_000_000 - 1000 * 1024
     assert math.isfinite(available_memory(CPU, tmp_path / "nothing"))
+    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    assert available_memory(CPU, root) == 4_000_000 * 1024
