@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,17 +48,13 @@ def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -
             for name, call in calls.items():
                 wall_start, cpu_start = time.perf_counter(), time.process_time()
                 call()
-                _wait()
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
                 wall_stop, cpu_stop = time.perf_counter(), time.process_time()
                 if turn >= 0:
                     wall[name].append(wall_stop - wall_start)
                     cpu[name].append(cpu_stop - cpu_start)
     return {name: Seconds(statistics.median(wall[name]), statistics.median(cpu[name])) for name in calls}
-
-
-def _wait() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def resident(field: str) -> float:
@@ -75,30 +72,26 @@ def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
 
     That of the GPU if the call uses one, else of the process (Linux). Not a number where it cannot be known, also if
     the process does not survive.
-    ``prepare(*settings)`` makes the inputs and returns the call; it is a function of a module, settings are picklable.
+
+    Args:
+        prepare: Makes the inputs and returns the call; a function of a module.
+        settings: Its arguments, which can be pickled.
     """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_in_child, args=(sender, torch.get_num_threads(), prepare, settings))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        return math.nan
-    finally:
-        process.join()
+    threads, context = torch.get_num_threads(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool:
+        try:
+            return pool.submit(_peak, prepare, settings).result()
+        except (RuntimeError, MemoryError):
+            return math.nan
 
 
-def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tuple[object, ...]) -> None:
-    torch.set_num_threads(threads)
+def _peak(prepare: Callable[..., Call], settings: tuple[object, ...]) -> float:
     call = prepare(*settings)
     if torch.cuda.is_initialized():
         base = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         call()
-        sender.send((torch.cuda.max_memory_allocated() - base) / 1e6)
-        return
+        return (torch.cuda.max_memory_allocated() - base) / 1e6
     warm = torch.ones(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()  # buffers and threads that any first product and backward pass make
     reset = Path("/proc/self/clear_refs")
@@ -107,4 +100,4 @@ def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tupl
     base = resident("VmRSS")
     with reused_memory():
         call()
-    sender.send(resident("VmHWM") - base)
+    return resident("VmHWM") - base

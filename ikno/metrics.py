@@ -195,10 +195,6 @@ class Measure:
         """Return the sums of one sample."""
         return sums(truth, prediction, self.mean, self.std)
 
-    def summary(self, samples: Sequence[Sums]) -> dict[str, float]:
-        """Return all metrics over the samples."""
-        return summarize(samples, self.chunks)
-
     def each(self, samples: Sequence[Sums]) -> list[float]:
         """Return the error of each sample alone, by the metric that decides."""
         return [self.main([s], self.chunks) for s in samples]

@@ -144,7 +144,8 @@ class Run:
         with torch.device("meta"):  # shapes without memory
             expected = Surrogate(self.signature).state_dict()
         tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
-        weights = _named(tensors, "weights.") | _named(tensors, "average.")
+        kinds = ("weights.", "average.")  # the latter wins
+        weights = {k.removeprefix(kind): v for kind in kinds for k, v in tensors.items() if k.startswith(kind)}
         for name in weights.keys() - expected.keys():
             raise UserError(f"{file}: {name} is not part of the model; the checkpoint is of another one")
         for name, tensor in weights.items():
@@ -158,10 +159,6 @@ class Run:
         surrogate.load_state_dict(weights)
         # Its weights are final: gradients are those of the inputs.
         return surrogate.to(find_device(device or "cpu")).eval().requires_grad_(False)
-
-    def has(self, which: str) -> bool:
-        """Tell whether a checkpoint exists."""
-        return (self.path / f"{which}.safetensors").is_file()
 
     def digest(self, which: str) -> str | None:
         """Return the checksum of a checkpoint, None if there is none."""
@@ -318,11 +315,6 @@ def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | 
 def find_runs(folder: Path) -> list[Path]:
     """Return the directories below a folder that hold a run."""
     return sorted(file.parent for file in folder.rglob("run.json")) if folder.is_dir() else []
-
-
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin like this, without it."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _write_signed(file: Path, name: str, content: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from ikno.data.batches import Samples
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.evaluation.rollouts import BATCH, Part, check_kind, groups, measure_of, part, predict_group, problem_of
-from ikno.metrics import Sums
+from ikno.metrics import Sums, summarize
 from ikno.runs import Run, check_distinct, weights_of
 from ikno.surrogate import BANDS, STRATEGIES, Band, Calibration, Ensemble, Quantiles, Surrogate, path, quantile, scale
 from ikno.surrogate.rollout import Strategy
@@ -112,7 +112,10 @@ def measure_intervals(
         shares = np.mean(each["pointwise"], 0)
         found[strategy]["pointwise"]["variables"] = dict(zip(calibration.variables, shares.tolist(), strict=True))
     about = {"coverage": calibration.coverage, "calibration samples": calibration.samples, "source": calibration.source}
-    return {"metrics": {s: measure.summary(e) for s, e in errors.items()}, "intervals": {**about, "strategies": found}}
+    return {
+        "metrics": {s: summarize(e, measure.chunks) for s, e in errors.items()},
+        "intervals": {**about, "strategies": found},
+    }
 
 
 def measure_ensemble(

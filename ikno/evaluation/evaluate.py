@@ -19,7 +19,7 @@ from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
 from ikno.evaluation.calibrate import measure_intervals
 from ikno.evaluation.rollouts import BATCH, Part, check_kind, groups, measure_of, part, predict_group, problem_of
-from ikno.metrics import Sums, mean_and_std
+from ikno.metrics import Sums, mean_and_std, summarize
 from ikno.runs import Run, load_calibration, write_atomic
 from ikno.surrogate.rollout import STRATEGIES, Strategy
 from ikno.surrogate.surrogate import Surrogate
@@ -111,7 +111,7 @@ def evaluate_surrogate(
             for j, guesses in found.items():
                 known = totals[strategy].setdefault(j, [])
                 known += [measure.sums(made.values[j], g) for made, g in zip(group.made, guesses, strict=True)]
-    metrics = {s: measure.summary(totals[s][final]) for s in strategies}
+    metrics = {s: summarize(totals[s][final], measure.chunks) for s in strategies}
     best = min(strategies, key=lambda s: metrics[s][measure.main.name])
     over_time: dict[str, dict[str, list[float]]] = {s: {"times": [], "errors": []} for s in strategies}
     for s in strategies:

@@ -11,7 +11,7 @@ class Average:
     """m <- d m + (1 - d) w after each step, with d = min(decay, (1 + step) / (10 + step)) and m = w in the beginning.
 
     So the first steps, far from the end, are soon forgotten. Only parameters are averaged: buffers are constants.
-    Without a decay there is no average, and nothing below does anything.
+    ``means`` are the averages by their names in a checkpoint. Without a decay nothing is averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
@@ -23,29 +23,21 @@ class Average:
     def update(self, step: int) -> None:
         """Take the weights after a step into account; steps are counted from 0."""
         if self.means:
-            share = 1 - min(self.decay, (1 + step) / (10 + step))
-            means, weights = list(self.means.values()), list(self.weights.values())
-            torch._foreach_lerp_(means, weights, share)  # pyright: ignore[reportPrivateImportUsage]
+            pair = list(self.means.values()), list(self.weights.values())
+            torch._foreach_lerp_(*pair, 1 - min(self.decay, (1 + step) / (10 + step)))  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Put the average in the place of the weights for a while; they come back as they were."""
+        """Replace the weights by the averages; they come back at the end, as they were."""
         kept = {k: w.clone() for k, w in self.weights.items()}
-        _copy(self.means, self.weights)
+        copy(self.means, self.weights)
         try:
             yield
         finally:
-            _copy(kept, self.weights)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the average by the names of a checkpoint."""
-        return self.means
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what ``state`` returned."""
-        _copy(tensors, self.means)
+            copy(kept, self.weights)
 
 
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+def copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Copy the values of the target's names into it."""
     for name, tensor in target.items():
         tensor.copy_(source[name])

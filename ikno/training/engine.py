@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from ikno.memory import reused_memory
 from ikno.models import name_of
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
-from ikno.training.average import Average
+from ikno.training.average import Average, copy
 from ikno.training.distributed import Group, group
 from ikno.training.losses import sample_losses
 from ikno.training.optimizers import OPTIMIZERS, learning_rate, restore, state_of
@@ -76,8 +75,8 @@ def _train(
         check_free(path)
     else:
         run.check_same(whole, problem.card)
-    # A run that was killed before its first checkpoint begins again.
-    goes_on = run is not None and run.has("last")
+    # A run that was stopped before its first checkpoint begins again.
+    goes_on = run is not None and (path / "last.safetensors").is_file()
     surrogate = Surrogate(run.signature) if run is not None and goes_on else new_surrogate(whole, problem)
     # Before anything is written: it may still find fault with the settings or the data.
     training = Training(path, whole, problem, surrogate, processes, report)
@@ -152,13 +151,9 @@ class Training:
 
     def go(self, resume: bool, until: int | None = None) -> None:
         """Train to the end, or until a signal asks to stop."""
-        if resume:
-            self._restore()
-        else:
-            self._begin()
-        if self.processes.first:
-            for text in self.notes:
-                self._say(text)
+        (self._restore if resume else self._begin)()
+        for text in self.notes if self.processes.first else []:
+            self._say(text)
         self.last = min(until or self.epochs, self.epochs)
         if self.settings.tensorboard and self.processes.first:
             from torch.utils.tensorboard import SummaryWriter
@@ -196,13 +191,13 @@ class Training:
 
     def _step(self, batch: Batch, chosen: list[int]) -> float | None:
         """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite."""
-        at, s = self.at, self.settings
+        at = self.at
         value, norm = self.gradient(batch, chosen)
         if not (np.isfinite(value) and np.isfinite(norm)):
             at.bad, at.skipped = at.bad + 1, at.skipped + 1
             samples = [self.items.sample(i) for i in chosen]
             self._record({"event": "skipped", "epoch": at.epoch + 1, "step": at.step, "samples": samples})
-            if at.bad >= s.max_bad_steps:
+            if at.bad >= self.settings.max_bad_steps:
                 self._save()
                 raise UserError(
                     f"{self.path}: loss or gradient was not finite in {at.bad} steps in a row (last: samples "
@@ -247,15 +242,14 @@ class Training:
         self.average.update(self.at.step)
 
     def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
-        device = self.processes.device
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
-        with autocast:
+        enabled = self.settings.precision == "bfloat16"
+        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled):
             output = self.wrapped(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
         target = self.surrogate.targets(batch.inputs, batch.values, batch.lead)
         return sample_losses(output.float(), target, batch.mask, self.settings.loss, self.processes.team)
 
     def _cloud(self, batch: Batch) -> Any:
-        """Return the located points; a cloud that comes again is located once."""
+        """Return the located points; a cloud that occurs again is located once."""
         if batch.cloud is None:
             return self.surrogate.locate(batch.points, batch.mask)
         if batch.cloud not in self.clouds:
@@ -315,7 +309,7 @@ class Training:
 
     def _save(self) -> None:
         if self.processes.first:
-            tensors = {**self._weights(), **self.average.state(), **state_of(self.optimizers)}
+            tensors = {**self._weights(), **self.average.means, **state_of(self.optimizers)}
             save(self.path / "last.safetensors", tensors, asdict(self.at))
         self.saved = time.monotonic()
 
@@ -327,24 +321,22 @@ class Training:
 
     def _restore(self) -> None:
         file = self.path / "last.safetensors"
-        tensors, state = load(file, {**self._weights(), **self.average.state()})
+        tensors, state = load(file, {**self._weights(), **self.average.means})
         at = Progress.restored(state, file)
         if at.data != self.problem.digest():
             raise UserError(f"{self.problem.path}: not the data that {self.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
-        self.average.restore(tensors)
+        copy(tensors, self.average.means)
         self.at = at
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
-            log = self.path / "log.jsonl"
-            size = log.stat().st_size if log.exists() else 0
-            if size < self.at.records:
-                raise UserError(
-                    f"{log}: records before step {self.at.step} are missing; put the file back or train again"
-                )
-            if log.exists():
-                os.truncate(log, self.at.records)
-            self._say(f"resumed after step {self.at.step}")
+            with (self.path / "log.jsonl").open("ab") as log:
+                if log.tell() < at.records:
+                    raise UserError(
+                        f"{log.name}: records before step {at.step} are missing; put the file back or train again"
+                    )
+                log.truncate(at.records)
+            self._say(f"resumed after step {at.step}")
 
     def _record(self, record: dict[str, Any]) -> None:
         line = json.dumps(record) + "\n"

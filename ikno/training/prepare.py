@@ -7,7 +7,6 @@ from typing import Any
 from ikno.config import CompleteConfig, Config, config_layers, flattened, make_config, merged, parse
 from ikno.data.pairs import statistics
 from ikno.data.problem import Problem, open_problem
-from ikno.errors import UserError
 from ikno.models import complete_model, model_layers
 from ikno.surrogate import Signature, Surrogate, check_available, half_size, prediction_memory, training_memory
 from ikno.training.clustering import measure_clustering
@@ -131,20 +130,18 @@ def as_older(config: Config, older: CompleteConfig) -> Config:
 
 def new_surrogate(config: CompleteConfig, problem: Problem) -> Surrogate:
     """Return an untrained surrogate with the statistics of the training samples."""
-    mode = config.surrogate.mode
-    if problem.steady and mode != "direct":
-        raise UserError(f"surrogate.mode: a steady problem has no {mode}; use direct")
-    card = problem.card
-    signature = Signature(
-        dim=card.dim,
-        variables=card.active,
-        conditions=card.conditions,
-        box=problem.box(),
-        coordinates=config.surrogate.coordinates,
-        times=card.times,
-        mode=mode,
-        model=config.model,
-    )
+    card, mode = problem.card, config.surrogate.mode
+    described = {
+        "dim": card.dim,
+        "variables": card.active,
+        "conditions": card.conditions,
+        "box": problem.box(),
+        "coordinates": config.surrogate.coordinates,
+        "times": card.times,
+        "mode": mode,
+        "model": config.model,
+    }
+    signature = parse(Signature, described)
     surrogate = Surrogate(signature, seed=config.seed)  # settings of the model are checked before the data is read
     if config.train.point_processes == 1:  # else each process will keep its part of the points
         problem.train.keep(config.data.memory_gb * 1e9)

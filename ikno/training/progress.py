@@ -7,8 +7,6 @@ from typing import Any
 
 from ikno.errors import UserError
 
-NEEDED = {"epoch", "step", "data"}  # in the checkpoints of all versions, not in best.safetensors
-
 
 @dataclass
 class Progress:
@@ -33,7 +31,7 @@ class Progress:
     @classmethod
     def restored(cls, state: Mapping[str, Any], file: Path) -> "Progress":
         """Return what the checkpoint in a file holds; fields that are newer than it have their defaults."""
-        if not set(state) >= NEEDED:
+        if not set(state) >= {"epoch", "step", "data"}:  # in the checkpoints of all versions
             raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
         if unknown := sorted(set(state) - {f.name for f in fields(cls)}):
             raise UserError(

@@ -38,7 +38,7 @@ def test_the_last_epoch_is_cut_and_validated(data: Path, steps: int, ends: list[
     records = run.log()
     assert [r["step"] for r in records] == ends
     assert [r["validation"] is not None for r in records] == [False] * (len(ends) - 1) + [True]
-    assert run.has("best")
+    assert run.digest("best")
     assert load(run.path / "last.safetensors")[1]["finished"]
     assert (run.config.train.steps, run.config.train.epochs) == (steps, len(ends))  # what was done, not what was said
     assert [r.step for r in reports] == list(range(1, steps + 1))
