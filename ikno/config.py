@@ -23,8 +23,8 @@ from ikno.errors import UserError
 
 MAX_FILE_BYTES = 100_000
 MAX_NAMES = 30  # in an error
-# Reading a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots, an array of numbers
-# has one for each.
+# Parsing a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots; an array of numbers
+# has one dot per number.
 MAX_DOTS_IN_KEY, MAX_DOTS = 8, 50
 
 
@@ -41,11 +41,11 @@ Mode = Literal["direct", "residual", "derivative"]
 
 
 class DataSettings(Settings):
-    """Which data, and how much of it. None: what the card of the set says.
+    """Which data, and how much of it. None: as the card of the set says.
 
-    ``sampling`` None: the first points where the card names their number (the released files are shuffled), else
-    points spread evenly (farthest). Random points are others in each step of training. ``evaluation_points`` are those
-    of validation and evaluation; None: as many as in training, or all of them if those of training are random.
+    ``sampling`` None: the first points where the card gives their number (the released files are shuffled), else
+    evenly spread points (farthest). Random points are drawn anew in each training step. ``evaluation_points`` are used
+    in validation and evaluation; None: as many as in training, or all points if those of training are random.
     """
 
     name: str
@@ -63,9 +63,9 @@ class DataSettings(Settings):
 class SurrogateSettings(Settings):
     """What is predicted, and how the domain is mapped to the box of the latent grid.
 
-    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but
-    derivative as published for problems in time with the preset paper. ``coordinates``: each axis to [-1, 1], or one
-    scale for all axes, which keeps the aspect ratio.
+    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but with
+    the preset paper derivative, as published. ``coordinates``: each axis is mapped to [-1, 1], or all axes with one
+    scale, which keeps the aspect ratio.
     """
 
     mode: Literal["auto", Mode] | None = None
@@ -73,12 +73,12 @@ class SurrogateSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """Optimization. ``epochs`` None: the published number of the set. ``steps``: so many, whatever the epochs are.
+    """Optimization. ``epochs`` None: the published number of the set. ``steps`` replaces the number of epochs.
 
-    ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
-    ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
-    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``. ``ema`` is the
-    decay of a moving average of the weights, with which validation and prediction work; None: with the weights.
+    ``batch`` is the number of samples in a step over all processes; a process computes ``micro_batch`` of them at a
+    time. ``point_processes`` of them share the points of each cloud. A checkpoint is written every ``save_seconds``
+    and at the end. Training that would exceed the available memory is rejected unless ``ignore_memory`` is set.
+    ``ema`` is the decay of a moving average of the weights, which validation and prediction then use.
     """
 
     epochs: PositiveInt | None = None
@@ -155,8 +155,8 @@ class CompleteConfig(Config):
     scales: Literal["given"] = "given"
 
 
-# What may differ when a run is resumed: where things are and how they are computed, not what. The preset has done its
-# work once a config is complete.
+# Settings that may differ when a run is resumed: where things are and how they are computed, not what is computed. The
+# preset has no effect on a complete config.
 MOVABLE = (
     "preset",
     "device",
@@ -184,17 +184,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Return the config for a data set (a benchmark, a card, a file) or of a config file, with dotted overrides.
+    """Return the config for a data set or from a config file.
 
-    ``preset`` is one of PRESETS, cpu by default; ``model=NAME`` is short for ``model.name=NAME``.
+    Args:
+        name: A benchmark, a card, a data file or a config file.
+        overrides: Settings by their dotted names; ``preset`` is one of PRESETS, cpu by default, and ``model=NAME`` is
+            short for ``model.name=NAME``.
     """
     return parse(Config, reduce(merged, config_layers(name, overrides).values()))
 
 
 def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """Return what decides the settings of a config, nested, by where it comes from; the later wins.
+    """Return the settings that a config is made of, nested, by their origin; later ones win.
 
-    What none of them says is left to the card, the data or the default.
+    Settings in none of them are left to the card, the data or the default.
     """
     path, words = Path(name), nested(overrides or {})
     stored = read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
@@ -213,7 +216,7 @@ def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says."""
+    """Return the content of a TOML file."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -245,7 +248,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, key by key; where both have a value that of ``high`` counts."""
+    """Return both, merged key by key; where both have a value, that of ``high`` wins."""
     result = dict(low)
     for key, value in high.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)

@@ -1,4 +1,4 @@
-"""What a call costs: times taken in turns, and the memory it needs at its peak."""
+"""The cost of a call: times measured in turns, and peak memory."""
 
 import math
 import multiprocessing
@@ -30,16 +30,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Median times of a call: on the clock, and of the processor summed over threads."""
+    """Median times of a call: wall-clock time, and processor time summed over threads."""
 
     wall: float
     cpu: float
 
 
 def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -> dict[str, Seconds]:
-    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike.
+    """Return the times of calls made in turns, A, B, A, B, ..., so that other load on the machine slows all alike.
 
-    Memory is used again as in training.
+    A round of warm-up comes first, unless ``warm_up`` is false. Freed memory is reused as in training.
     """
     wall: dict[str, list[float]] = {name: [] for name in calls}
     cpu: dict[str, list[float]] = {name: [] for name in calls}
@@ -58,9 +58,9 @@ def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -
 
 
 def resident(field: str) -> float:
-    """Return a memory field of this process in MB: VmRSS, what it holds now, or VmHWM, the most it ever held (Linux).
+    """Return a memory field of this process in MB: VmRSS (resident now) or VmHWM (the peak so far); NaN if not Linux.
 
-    ``getrusage`` is no substitute: a child process inherits the peak of its parent there.
+    ``getrusage`` is no substitute: there a child process inherits the peak of its parent.
     """
     status = Path("/proc/self/status")
     found = re.search(rf"{field}:\s+(\d+) kB", status.read_text()) if status.exists() else None
@@ -68,10 +68,10 @@ def resident(field: str) -> float:
 
 
 def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
-    """Return the MB that a call needs at its peak above what its inputs occupy, measured in a new process.
+    """Return the peak memory of a call in MB beyond that of its inputs, measured in a new process.
 
-    That of the GPU if the call uses one, else of the process (Linux). Not a number where it cannot be known, also if
-    the process does not survive.
+    It is the memory of the GPU if the call uses one, else that of the process (Linux). NaN if it is unknown or the
+    process does not survive.
 
     Args:
         prepare: Makes the inputs and returns the call; a function of a module.

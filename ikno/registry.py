@@ -1,4 +1,4 @@
-"""Registries: parts by name, which may also come from outside the package.
+"""Registries: parts by name, also from outside the package.
 
 @KERNELS.register("cosine")
 def cosine(settings, dim): ...
@@ -64,7 +64,7 @@ class Registry(dict[str, T], Generic[T]):
         return self[name]
 
     def look_outside(self) -> None:
-        """Add what installed packages declare and what the listed modules register, once."""
+        """Add the parts that installed packages declare and the listed modules register; only the first call does."""
         if self._looked:
             return
         self._looked = True
@@ -76,7 +76,7 @@ class Registry(dict[str, T], Generic[T]):
 
 
 def plugins() -> list[str]:
-    """Return the modules that register parts from outside."""
+    """Return the modules that ``IKNO_PLUGINS`` lists."""
     return [name for name in os.environ.get(PLUGINS, "").split(",") if name]
 
 

@@ -35,12 +35,12 @@ FORMAT = 1
 
 
 class BusyError(UserError):
-    """The folder is taken: another process holds the run, or has made one there meanwhile."""
+    """Another process holds the run, or has made one in the folder."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory; ``create`` or ``open`` one."""
+    """A run and its folder; ``create`` or ``open`` one."""
 
     path: Path
     config: CompleteConfig
@@ -49,7 +49,12 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: CompleteConfig, card: Card, signature: Signature) -> "Run":
-        """Return a new run; a directory that holds one already is refused."""
+        """Return a new run, written to its folder.
+
+        Raises:
+            BusyError: The folder contains a run.
+            UserError: The folder cannot be written.
+        """
         check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -166,23 +171,23 @@ class Run:
         return _digest(file.read_bytes()) if file.is_file() else None
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the records of the log; a last line that was cut short is not one yet."""
+        """Return the records of the log without an incomplete last line."""
         file = self.path / "log.jsonl"
         try:
             lines = file.read_text().splitlines(keepends=True) if file.exists() else []
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{file}: damaged ({error}); without this file the run works, but for its curves") from None
+            raise UserError(f"{file}: damaged ({error}); remove it, the run then has no curves") from None
 
 
 def check_free(path: Path) -> None:
-    """Raise if a directory holds a run already."""
+    """Raise if a folder contains a run."""
     if (path / "run.json").exists():
         raise BusyError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON state as one file with a checksum; the old file stays until the new one is complete."""
+    """Write tensors and a JSON state to one file with a checksum; the old file stays until the new one is complete."""
     # Contiguous copies: safetensors refuses tensors that share memory.
     own = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
     text = json.dumps(state)
@@ -191,7 +196,12 @@ def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) ->
 
 
 def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return what ``save`` wrote, checked; names and shapes of ``expected`` are compared before anything is read."""
+    """Return the tensors and the state that ``save`` wrote, after checks.
+
+    Args:
+        path: The file.
+        expected: Tensors whose names and shapes must be in the file; they are compared before anything is read.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint; the run may not have got that far")
     try:
@@ -222,8 +232,8 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
 
 
 def former_names(name: str) -> tuple[str, ...]:
-    """Return the name of weights, and those they had: `free` for what is a profile or a matrix now, and those of the
-    time when every processor was a transformer."""
+    """Return a name of weights and its former names: `free` for a profile or a matrix, and those of the time when every
+    processor was a transformer."""
     free = re.sub(r"\.(profile|matrix)$", ".free", name)
     transformer = name
     for now, then in ((".processor.", ".transformer."), (".mix_norm.", ".attention_norm."), (".mixer.", ".")):
@@ -232,7 +242,7 @@ def former_names(name: str) -> tuple[str, ...]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment either the old or the new one is there, whole."""
+    """Write a file so that at any moment either the old or the new content is there, complete."""
     try:
         with whole_file(path, durable=True) as partial:
             partial.write_bytes(content)
@@ -275,7 +285,7 @@ def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = 
 
 
 def check_distinct(runs: Sequence[Run]) -> None:
-    """Raise if no run is named or one of them twice: its copies would agree, and seem to know more than they do."""
+    """Raise if no run is given, or one of them twice: an ensemble of copies would underestimate its spread."""
     if not runs:
         raise UserError("no run is named; an ensemble needs at least one")
     places = [run.path.resolve() for run in runs]
@@ -285,7 +295,7 @@ def check_distinct(runs: Sequence[Run]) -> None:
 
 
 def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
-    """Return the name of the file in which the calibration of a run, or of an ensemble, is kept in every member."""
+    """Return the name of the file with the calibration of a run, or of an ensemble in each member."""
     return f"calibration{'' if which == 'best' else f'-{which}'}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
 
 

@@ -1,4 +1,4 @@
-"""Where the lines of the latent grid should be: close together where the points of the training clouds cluster."""
+"""Stretching of the latent grid: its lines are close together where the points of the training clouds cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from scipy.spatial import KDTree
 
 from ikno.data.problem import Problem
 
-CLOUDS, POINTS = 64, 4096  # that are looked at
-NEIGHBOR = 4  # whose distance is the spacing of the points: that of the first is mostly chance
-BINS, LEAST, FEW = 20, 0.01, 30  # along each axis; share and number of the points in a bin that counts
+CLOUDS, POINTS = 64, 4096  # at most, of each cloud, are used
+NEIGHBOR = 4  # its distance is the spacing of the points; that of the nearest is mostly random
+BINS, LEAST, FEW = 20, 0.01, 30  # along each axis; a bin counts with this share and this number of the points
 CLUSTERED = 1.75
 KNOTS = 17
-FLOOR = 0.05  # share of the grid lines that is spread evenly
-FINEST = 100.0  # times closer than evenly spaced
+FLOOR = 0.05  # share of evenly spaced grid lines
+FINEST = 100.0  # factor by which lines may be closer than evenly spaced ones
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """How much the typical spacing of neighbors varies along each axis (largest / smallest), and the grid to use.
+    """The variation of the spacing of neighbors along each axis (largest / smallest), and the latent grid for it.
 
-    ``stretching``: the positions between which the latent grid has equally many lines; None: nothing clusters, it is
-    regular. Along an axis with an even spacing they are evenly spaced, however many points are where: a domain may be
-    narrow there, or have a hole.
+    ``stretching``: positions between which the latent grid has equally many lines; None: a regular grid, as no points
+    cluster. Along an axis with a uniform spacing they are evenly spaced, whatever the number of points along it: the
+    domain may be narrow there, or have a hole.
     """
 
     ratios: list[float]
@@ -38,7 +38,7 @@ class Clustering:
 
 
 def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
-    """Return the clustering of the training points in the box of the model; ``half`` is what becomes 1 there."""
+    """Return the clustering of the training points in the box of the model, in units of ``half``."""
     rng = np.random.default_rng(0)
     center = np.mean(problem.box(), 1)
     points, spacings = [], []
@@ -61,8 +61,8 @@ def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
 
 
 def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"]) -> float:
-    """Return the largest by the smallest typical spacing along an axis: geometric means of all points in a bin."""
-    real = spacing > 0  # not several points in one place
+    """Return the ratio of the largest to the smallest spacing along an axis, as geometric means over bins."""
+    real = spacing > 0  # excludes coinciding points
     index = np.clip(((x[real] + 1) / 2 * BINS).astype(int), 0, BINS - 1)
     counts = np.bincount(index, minlength=BINS)
     sums = np.bincount(index, np.log(spacing[real]), BINS)
@@ -74,7 +74,7 @@ def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"])
 
 
 def _quantiles(x: Float[np.ndarray, "points"]) -> Float[np.ndarray, "knots"]:
-    """Return positions from -1 to 1 with about equally many points between them, of no less than the finest width."""
+    """Return positions from -1 to 1 with about equally many points between them, not closer than the finest width."""
     x = np.sort(np.clip(x, -1, 1))
     below = (1 - FLOOR) * np.linspace(0, 1, len(x)) + FLOOR * (x + 1) / 2
     inner = np.interp(np.linspace(0, 1, KNOTS)[1:-1], below, x)

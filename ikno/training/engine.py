@@ -1,4 +1,4 @@
-"""Training: one loop. What is random in it follows from the seed, the epoch and the step, so it can stop anywhere."""
+"""The training loop. Its random numbers follow from the seed, the epoch and the step, so it can stop anywhere."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def train(
 def _train(
     processes: Group, config: Config, path: Path, resume: bool, until: int | None, report: Callable[[Report], None]
 ) -> Run:
-    """Train in this process; what refers to the group of processes is gone when this returns."""
+    """Train in this process; no references to the process group remain when this returns."""
     problem = open_problem(config.data, config.seed)
     notes: list[str] = []
     run = Run.open(path) if resume else None
@@ -78,7 +78,7 @@ def _train(
     # A run that was stopped before its first checkpoint begins again.
     goes_on = run is not None and (path / "last.safetensors").is_file()
     surrogate = Surrogate(run.signature) if run is not None and goes_on else new_surrogate(whole, problem)
-    # Before anything is written: it may still find fault with the settings or the data.
+    # Before anything is written: settings or data may still be rejected.
     training = Training(path, whole, problem, surrogate, processes, report)
     training.notes[:0] = notes
     if run is None:
@@ -169,7 +169,7 @@ class Training:
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
         whole = whole[: self.steps - (at.step - at.batch)]  # the last epoch may be cut
         batches = whole[at.batch :]
-        mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
+        mine = [self.processes.mine(b) or b[:1] for b in batches]  # without a share: one sample of weight zero
         loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))
         for chosen, batch in zip(batches, loader, strict=True):
             start = time.monotonic()
@@ -209,13 +209,13 @@ class Training:
         return value
 
     def gradient(self, batch: Batch, chosen: list[int]) -> tuple[float, float]:
-        """Compute the gradients; return the loss of the whole batch and the norm before clipping.
+        """Compute the gradients and return the loss of the whole batch and the norm of the gradient before clipping.
 
-        ``chosen`` are the items of all processes, ``batch`` those of this one's team.
+        ``chosen`` are the items of all processes, ``batch`` those of this process's team.
         """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        # Dropout: a team has one processor on one grid, in as many copies.
+        # Dropout: the processes of a team are copies of one processor on one grid, so they share a seed.
         entropy = np.random.SeedSequence((self.config.seed, 4, self.at.step, self.processes.number))
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
         self.surrogate.train()
@@ -233,7 +233,7 @@ class Training:
         return float(self.processes.total(total)), float(norm)
 
     def update(self) -> None:
-        """Move the weights along the gradients, and their average after them."""
+        """Update the weights by the gradients, and then their average."""
         rate = learning_rate(self.settings, self.at.step, self.steps)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
@@ -272,7 +272,7 @@ class Training:
             self._save()
 
     def _scored(self, done: int, loss: float | None) -> tuple[float | None, float | None]:
-        """Return what the best is chosen by and the validation error, if it is time for one; keep the best weights."""
+        """Return the score that selects the best weights, which are saved, and the validation error if it is due."""
         at, validation = self.at, None
         if len(self.validation) and (done % self.settings.validate_every == 0 or done in (self.epochs, self.last)):
             found = self.validate(self.validation)

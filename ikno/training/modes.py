@@ -1,4 +1,4 @@
-"""What a model is best asked for in time: states, changes or rates of change. A choice from the training data alone."""
+"""The prediction mode in time (states, changes or rates of change), chosen from the training data alone."""
 
 from dataclasses import dataclass, replace
 
@@ -8,10 +8,10 @@ from jaxtyping import Float
 from ikno.data.pairs import Accumulator, Mode
 from ikno.data.problem import Problem
 
-PUBLISHED: Mode = "derivative"  # what the paper predicts in time
+PUBLISHED: Mode = "derivative"  # that of the paper
 SAMPLES, POINTS = 32, 2048
-# Changes larger than this times the state they lead to are not worth learning. Measured: the errors of both ways
-# are equal somewhere between 0.2 and 0.46 (python -m benchmarks.modes, docs/learning.md).
+# Changes larger than this times the state they lead to are not worth learning. Measured: the errors of direct and
+# residual are equal somewhere between 0.2 and 0.46 (python -m benchmarks.modes, docs/learning.md).
 LARGE = 0.3
 
 
@@ -29,11 +29,11 @@ class Sizes:
 
     @property
     def mode(self) -> Mode:
-        """The mode to learn: states where the changes are large, else the more even of changes and rates of change.
+        """The mode to learn: states if the changes are large, else the more even of changes and rates of change.
 
-        A model learns its target with some relative error. If that is the change, the state u_i + change has this error
-        times |u_j - u_i| / |u_j|: more where the change has to cancel most of u_i, less where little happens. Changes
-        are harder to learn than states: the two are equally good at a ratio below 1.
+        A model learns its target with some relative error. If the target is the change, the state u_i + change has this
+        error times |u_j - u_i| / |u_j|: a larger one where the change cancels most of u_i, a smaller one where little
+        happens. Changes are harder to learn than states, so both are equally good at a ratio below 1.
         """
         if self.change > LARGE:
             return "direct"

@@ -17,7 +17,7 @@ WIDE = 16
 class Muon(torch.optim.Muon):
     """Muon with its Newton-Schulz iteration in the precision of the weights, for all matrices of one shape at once.
 
-    The one of torch iterates in bfloat16, matrix by matrix, which takes as long as half of the model on CPUs.
+    That of torch iterates in bfloat16 and matrix by matrix, which on CPUs takes half as long as the model itself.
     """
 
     @torch.no_grad()
@@ -87,9 +87,9 @@ OPTIMIZERS: Registry[Callable[[nn.Module, TrainSettings], list[torch.optim.Optim
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """Return the matrices that Muon is for: those of all wide linear maps, and of a processor of any width.
+    """Return the matrices for Muon: those of all wide linear maps, and of a processor of any width.
 
-    Maps from a few channels or to a few are no place for it: their rows or columns are not alike.
+    Maps from or to a few channels are left out: their rows or columns are not alike.
     """
     return [
         module.weight

@@ -1,4 +1,4 @@
-"""What training starts from: a complete config and an untrained surrogate."""
+"""Preparation of training: a complete config, an untrained surrogate, and the check of the memory."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce
