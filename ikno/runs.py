@@ -337,10 +337,11 @@ def _read_signed(file: Path, name: str, wrong: str, remedy: str) -> Any:
     """Return what ``_write_signed`` wrote; else an error says what is wrong, and the remedy."""
     try:
         signed = json.loads(file.read_bytes())
-        digest, content = signed["sha256"], signed[name]
+        content = signed[name]
+        intact = signed["sha256"] == _digest(json.dumps(content, indent=1).encode())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file}: {wrong} ({type(error).__name__} {error}); {remedy}") from None
-    if digest != _digest(json.dumps(content, indent=1).encode()):
+    if not intact:
         raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
     return content
 

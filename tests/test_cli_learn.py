@@ -272,7 +272,7 @@ def test_a_damaged_run_does_not_hide_the_others(ikno: Screen, trained: Path) -> 
         shown = ikno("runs", "--json")
         assert shown.code == 0
         assert [r["run"] for r in json.loads(shown.out)] == ["runs/small-ikno-tp"]
-        message = "not the description of a run (KeyError 'sha256'); put it back or train again"
+        message = "not the description of a run (KeyError 'run'); put it back or train again"
         assert shown.err == f"Error: runs/bad/run.json: {message}\n"
     finally:
         bad.unlink()

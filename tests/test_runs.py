@@ -300,7 +300,10 @@ def test_signed_descriptions_that_are_wrong(run: Run, change: Callable[[dict[str
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '"run"', "null", '{"run": 1}', '{"run": [], "sha256": 1}', "[" * 10**5, "1" * 10**5, "\xff"],
+    [
+        *("", "{", "[]", "3", '"run"', "null", '{"run": 1}', '{"run": [], "sha256": 1}', "\xff"),
+        *("[" * 10**5, "1" * 10**5, '{"sha256": 1, "run": ' + "[" * 900 + "]" * 900 + "}"),
+    ],
 )
 def test_descriptions_that_are_none(run: Run, text: str) -> None:
     (run.path / "run.json").write_bytes(text.encode("latin-1"))

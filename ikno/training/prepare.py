@@ -61,8 +61,9 @@ def _completion(config: Config, problem: Problem, say: Say) -> Layers:
     """Return what the config leaves open, by what decides it: the card, the preset or the data."""
     LOSSES.find(config.train.loss)
     OPTIMIZERS.find(config.train.optimizer)
-    model = complete_model(config.model, config.preset, problem.card.grid, problem.card.dim, problem.steady)
     card, preset, steady = problem.card, f"preset {config.preset}", problem.steady
+    of_model = (config.model, config.preset, card.grid, card.dim, steady)
+    model = complete_model(*of_model)
     sizes = tuple(len(samples) for samples in (problem.train, problem.validation, problem.test))
     chosen: dict[str, Any] = {"data": {"split": sizes}, "scales": "given", "model": {}}
     layers: Layers = {
@@ -78,7 +79,7 @@ def _completion(config: Config, problem: Problem, say: Say) -> Layers:
         preset: {},
         "data": chosen,
     }
-    for origin, layer in model_layers(config.model, config.preset, card.grid, card.dim, steady).items():
+    for origin, layer in model_layers(*of_model).items():
         if origin != "given":
             layers[origin]["model"] = {k: v for k, v in layer.items() if k not in config.model}
     if config.data.split is None and card.split is not None:
@@ -91,11 +92,11 @@ def _completion(config: Config, problem: Problem, say: Say) -> Layers:
         mode = PUBLISHED
         layers[preset]["surrogate"] = {"mode": mode}
     elif mode is None or mode == "auto":
-        sizes = None if steady else measure_sizes(problem)
-        mode = "direct" if sizes is None else sizes.mode
+        changes = None if steady else measure_sizes(problem)
+        mode = "direct" if changes is None else changes.mode
         chosen["surrogate"] = {"mode": mode}
-        if sizes is not None:
-            say(f"surrogate.mode={mode} was chosen: {sizes}")
+        if changes is not None:
+            say(f"surrogate.mode={mode} was chosen: {changes}")
 
     half = half_size(problem.box(), config.surrogate.coordinates)
     if model.get("stretching") == "auto":
