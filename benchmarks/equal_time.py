@@ -10,7 +10,7 @@ processes can share the work. The real sets are files of others, in --real.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -122,7 +122,7 @@ def yardstick(folder: Path) -> Call:
 
 
 def milliseconds_of(
-    wanted: dict[str, Config], problem: Problem, file: Path, make_yardstick: Callable[[], Call]
+    wanted: Mapping[str, Config], problem: Problem, file: Path, make_yardstick: Callable[[], Call]
 ) -> dict[str, float]:
     """Return the processor time of a step with each config, timed in turns with the yardstick and kept in the file."""
     with alone(file.with_suffix(".lock")):

@@ -34,7 +34,7 @@ from benchmarks.aircraft import surface
 from ikno import cost
 from ikno.atomic import whole_file
 from ikno.comparison import markdown_table
-from ikno.config import make_config
+from ikno.config import CompleteConfig
 from ikno.data.catalog import CATALOG
 from ikno.data.generators.aircraft import Aircraft
 from ikno.evaluation import PredictionRequest, predict
@@ -157,11 +157,16 @@ def alone(function, *arguments, threads: int):
 def streamed(folder: Path, points: int, queries: int) -> tuple[float, float]:
     """Return seconds and peak GB of a prediction from disk to disk."""
     card = CATALOG["nasa-crm"]
-    config = make_config("nasa-crm")
-    model = complete_model(config.model, "cpu", dim=3)
+    model = complete_model({"name": "ikno-tp"}, "cpu", dim=3)
     box = ((-1.0, 1.0),) * 3
     signature = Signature(dim=3, variables=card.active, conditions=card.conditions, box=box, model=model)
-    run = Run.create(folder / "run", config.model_copy(update={"model": model}), card, signature)
+    settings = {
+        "data": {"name": card.name, "split": card.split, "sampling": "first"},
+        "surrogate": {"mode": "direct"},
+        "train": {"epochs": card.epochs},
+        "model": model,
+    }
+    run = Run.create(folder / "run", CompleteConfig.model_validate(settings), card, signature)
     weights = Surrogate(signature, seed=0).state_dict()
     save_weights(run.path / "best.safetensors", {f"weights.{k}": v for k, v in weights.items()}, {})
     np.savez(folder / "in.npz", x=surface(points)[0][0].numpy(), c=np.zeros((points, 9), np.float32))

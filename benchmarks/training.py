@@ -20,7 +20,7 @@ from ikno.training.engine import Training
 PARTS = {
     "training, first step to last": (Training, "go"),
     "step: forward, backward, update": (Training, "_step"),
-    "of that the norm of the gradient": (Training, "_clip"),
+    "of that the norm of the gradient": (torch.nn.utils, "clip_grad_norm_"),
     "validation": (Training, "validate"),
     "reading batches": (Items, "batch"),
     "checkpoints": (Training, "_save"),

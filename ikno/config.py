@@ -23,8 +23,8 @@ from ikno.errors import UserError
 
 MAX_FILE_BYTES = 100_000
 MAX_NAMES = 30  # in an error
-# Reading a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots, an array of numbers
-# has one for each.
+# Parsing a.a.a... takes quadratic time, a minute for 40,000 of them. No key has more than two dots; an array of numbers
+# has one dot per number.
 MAX_DOTS_IN_KEY, MAX_DOTS = 8, 50
 
 
@@ -36,13 +36,16 @@ class Settings(BaseModel):
 
 S = TypeVar("S", bound=Settings)
 
+Sampling = Literal["first", "random", "farthest"]
+Mode = Literal["direct", "residual", "derivative"]
+
 
 class DataSettings(Settings):
-    """Which data, and how much of it. None: what the card of the set says.
+    """Which data, and how much of it. None: as the card of the set says.
 
-    ``sampling`` None: the first points where the card names their number (the released files are shuffled), else
-    points spread evenly (farthest). Random points are others in each step of training. ``evaluation_points`` are those
-    of validation and evaluation; None: as many as in training, or all of them if those of training are random.
+    ``sampling`` None: the first points where the card gives their number (the released files are shuffled), else
+    evenly spread points (farthest). Random points are drawn anew in each training step. ``evaluation_points`` are used
+    in validation and evaluation; None: as many as in training, or all points if those of training are random.
     """
 
     name: str
@@ -50,7 +53,7 @@ class DataSettings(Settings):
     split: tuple[PositiveInt, NonNegativeInt, PositiveInt] | None = None
     points: PositiveInt | None = None
     evaluation_points: PositiveInt | None = None
-    sampling: Literal["first", "random", "farthest"] | None = None
+    sampling: Sampling | None = None
     stride: PositiveInt | None = None
     final_snapshot: PositiveInt | None = None
     workers: NonNegativeInt = 0
@@ -60,22 +63,22 @@ class DataSettings(Settings):
 class SurrogateSettings(Settings):
     """What is predicted, and how the domain is mapped to the box of the latent grid.
 
-    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but
-    derivative as published for problems in time with the preset paper. ``coordinates``: each axis to [-1, 1], or one
-    scale for all axes, which keeps the aspect ratio.
+    ``mode`` auto: chosen from the training data for problems in time, direct for steady ones. None: the same, but with
+    the preset paper derivative, as published. ``coordinates``: each axis is mapped to [-1, 1], or all axes with one
+    scale, which keeps the aspect ratio.
     """
 
-    mode: Literal["auto", "direct", "residual", "derivative"] | None = None
+    mode: Literal["auto", Mode] | None = None
     coordinates: Literal["per axis", "one scale"] = "per axis"
 
 
 class TrainSettings(Settings):
-    """Optimization. ``epochs`` None: the published number of the set. ``steps``: so many, whatever the epochs are.
+    """Optimization. ``epochs`` None: the published number of the set. ``steps`` replaces the number of epochs.
 
-    ``batch`` counts the samples of a step over all processes; a process takes ``micro_batch`` of them at a time.
-    ``point_processes`` of them hold each cloud together. A checkpoint is written every ``save_seconds``, at the end of
-    the epoch or sooner. What needs more memory than there is, is refused, unless ``ignore_memory``. ``ema`` is the
-    decay of a moving average of the weights, with which validation and prediction work; None: with the weights.
+    ``batch`` is the number of samples in a step over all processes; a process computes ``micro_batch`` of them at a
+    time. ``point_processes`` of them share the points of each cloud. A checkpoint is written every ``save_seconds``
+    and at the end. Training that would exceed the available memory is rejected unless ``ignore_memory`` is set.
+    ``ema`` is the decay of a moving average of the weights, which validation and prediction then use.
     """
 
     epochs: PositiveInt | None = None
@@ -101,7 +104,7 @@ class TrainSettings(Settings):
 
 
 class Config(Settings):
-    """Everything that decides a run. ``model`` holds the name of a model and its settings.
+    """What a user asks for; card, preset and data decide the rest. ``model`` holds a model's name and its settings.
 
     ``scales`` auto: the initial scales of the kernels are chosen from the data. ``preset``: the size of the model,
     where its settings do not say otherwise.
@@ -124,8 +127,36 @@ class Config(Settings):
         return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}  # as it comes back from JSON
 
 
-# What may differ when a run is resumed: where things are and how they are computed, not what. The preset has done its
-# work once a config is complete.
+class CompleteData(DataSettings):
+    """Data settings of a run. ``points`` None: all; ``stride`` and ``final_snapshot`` None: the problem is steady."""
+
+    split: tuple[PositiveInt, NonNegativeInt, PositiveInt] = Field(...)
+    sampling: Sampling = Field(...)
+
+
+class CompleteSurrogate(SurrogateSettings):
+    """Surrogate settings of a run."""
+
+    mode: Mode = Field(...)
+
+
+class CompleteTrain(TrainSettings):
+    """Training settings of a run."""
+
+    epochs: PositiveInt = Field(...)
+
+
+class CompleteConfig(Config):
+    """Everything that decides a run, with nothing left open; made by ``ikno.training.complete``."""
+
+    data: CompleteData
+    surrogate: CompleteSurrogate = Field(...)
+    train: CompleteTrain = Field(...)
+    scales: Literal["given"] = "given"
+
+
+# Settings that may differ when a run is resumed: where things are and how they are computed, not what is computed. The
+# preset has no effect on a complete config.
 MOVABLE = (
     "preset",
     "device",
@@ -153,20 +184,24 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def make_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Return the config for a data set (a benchmark, a card, a file) or of a config file, with dotted overrides.
+    """Return the config for a data set or from a config file.
 
-    ``preset`` is one of PRESETS, cpu by default; ``model=NAME`` is short for ``model.name=NAME``.
+    Args:
+        name: A benchmark, a card, a data file or a config file.
+        overrides: Settings by their dotted names; ``preset`` is one of PRESETS, cpu by default, and ``model=NAME`` is
+            short for ``model.name=NAME``.
     """
     return parse(Config, reduce(merged, config_layers(name, overrides).values()))
 
 
 def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """Return what decides the settings of a config, nested, by where it comes from; the later wins.
+    """Return the settings that a config is made of, nested, by their origin; later ones win.
 
-    What none of them says is left to the card, the data or the default.
+    Settings in none of them are left to the card, the data or the default.
     """
-    stored, words = _stored(name), nested(overrides or {})
-    file = nested(stored) if "data" in stored else {}
+    path, words = Path(name), nested(overrides or {})
+    stored = read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
+    file = nested(stored) if "data" in stored else {}  # else it is a card
     if not file:
         words = merged({"data": {"name": name}}, words)
     preset = merged(file, words).get("preset", "cpu")
@@ -180,14 +215,8 @@ def config_layers(name: str, overrides: Mapping[str, Any] | None = None) -> dict
     }
 
 
-def _stored(name: str) -> dict[str, Any]:
-    """Return what a TOML file of that name says, if there is one; configs have a table ``data``, cards have not."""
-    path = Path(name)
-    return read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
-
-
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says."""
+    """Return the content of a TOML file."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -219,7 +248,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, key by key; where both have a value that of ``high`` counts."""
+    """Return both, merged key by key; where both have a value, that of ``high`` wins."""
     result = dict(low)
     for key, value in high.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)

@@ -1,4 +1,4 @@
-"""What a call costs: times taken in turns, and the memory it needs at its peak."""
+"""The cost of a call: times measured in turns, and peak memory."""
 
 import math
 import multiprocessing
@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +30,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Median times of a call: on the clock, and of the processor summed over threads."""
+    """Median times of a call: wall-clock time, and processor time summed over threads."""
 
     wall: float
     cpu: float
 
 
 def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -> dict[str, Seconds]:
-    """Time the calls in turns, A, B, A, B, ..., after one round of warm-up, so that a busy machine slows all alike.
+    """Return the times of calls made in turns, A, B, A, B, ..., so that other load on the machine slows all alike.
 
-    Memory is used again as in training.
+    A round of warm-up comes first, unless ``warm_up`` is false. Freed memory is reused as in training.
     """
     wall: dict[str, list[float]] = {name: [] for name in calls}
     cpu: dict[str, list[float]] = {name: [] for name in calls}
@@ -47,7 +48,8 @@ def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -
             for name, call in calls.items():
                 wall_start, cpu_start = time.perf_counter(), time.process_time()
                 call()
-                _wait()
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
                 wall_stop, cpu_stop = time.perf_counter(), time.process_time()
                 if turn >= 0:
                     wall[name].append(wall_stop - wall_start)
@@ -55,15 +57,10 @@ def interleaved(calls: Mapping[str, Call], repeats: int, warm_up: bool = True) -
     return {name: Seconds(statistics.median(wall[name]), statistics.median(cpu[name])) for name in calls}
 
 
-def _wait() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 def resident(field: str) -> float:
-    """Return a memory field of this process in MB: VmRSS, what it holds now, or VmHWM, the most it ever held (Linux).
+    """Return a memory field of this process in MB: VmRSS (resident now) or VmHWM (the peak so far); NaN if not Linux.
 
-    ``getrusage`` is no substitute: a child process inherits the peak of its parent there.
+    ``getrusage`` is no substitute: there a child process inherits the peak of its parent.
     """
     status = Path("/proc/self/status")
     found = re.search(rf"{field}:\s+(\d+) kB", status.read_text()) if status.exists() else None
@@ -71,34 +68,30 @@ def resident(field: str) -> float:
 
 
 def peak_memory(prepare: Callable[..., Call], *settings: object) -> float:
-    """Return the MB that a call needs at its peak above what its inputs occupy, measured in a new process.
+    """Return the peak memory of a call in MB beyond that of its inputs, measured in a new process.
 
-    That of the GPU if the call uses one, else of the process (Linux). Not a number where it cannot be known, also if
-    the process does not survive.
-    ``prepare(*settings)`` makes the inputs and returns the call; it is a function of a module, settings are picklable.
+    It is the memory of the GPU if the call uses one, else that of the process (Linux). NaN if it is unknown or the
+    process does not survive.
+
+    Args:
+        prepare: Makes the inputs and returns the call; a function of a module.
+        settings: Its arguments, which can be pickled.
     """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_in_child, args=(sender, torch.get_num_threads(), prepare, settings))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        return math.nan
-    finally:
-        process.join()
+    threads, context = torch.get_num_threads(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool:
+        try:
+            return pool.submit(_peak, prepare, settings).result()
+        except (RuntimeError, MemoryError):
+            return math.nan
 
 
-def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tuple[object, ...]) -> None:
-    torch.set_num_threads(threads)
+def _peak(prepare: Callable[..., Call], settings: tuple[object, ...]) -> float:
     call = prepare(*settings)
     if torch.cuda.is_initialized():
         base = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         call()
-        sender.send((torch.cuda.max_memory_allocated() - base) / 1e6)
-        return
+        return (torch.cuda.max_memory_allocated() - base) / 1e6
     warm = torch.ones(64, 64, requires_grad=True)
     (warm @ warm).sum().backward()  # buffers and threads that any first product and backward pass make
     reset = Path("/proc/self/clear_refs")
@@ -107,4 +100,4 @@ def _in_child(sender, threads: int, prepare: Callable[..., Call], settings: tupl
     base = resident("VmRSS")
     with reused_memory():
         call()
-    sender.send(resident("VmHWM") - base)
+    return resident("VmHWM") - base

@@ -1,4 +1,4 @@
-"""The device that a name means."""
+"""Devices by name."""
 
 import torch
 

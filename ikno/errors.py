@@ -1,4 +1,4 @@
-"""The one exception meant for people."""
+"""The exception for bad input, and optional modules."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -6,10 +6,10 @@ from types import ModuleType
 
 
 class UserError(ValueError):
-    """Bad input from a person: one line that says what was wrong, what was found, what is accepted and what to do.
+    """Bad input from a user: one line that says what is wrong, what was found, and the remedy.
 
-    The command line prints the message without a traceback and exits with code 2. Misuse of the library by a
-    programmer raises a plain ``ValueError`` instead.
+    The command line prints the message without a traceback and exits with code 2. Misuse of the library raises a plain
+    ``ValueError`` instead.
     """
 
 

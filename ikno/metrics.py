@@ -1,8 +1,7 @@
 """Error measures. Everything follows from sums over the points of one sample, so clouds may differ in size.
 
-Fields are normalized first: (v - mean) / std per component. Relative errors are fractions, not percent. A truth of norm
-zero has the relative error 0 if it is met exactly and infinity if not; predictions that are not numbers are infinitely
-wrong.
+Fields are normalized first: (v - mean) / std per component. Relative errors are fractions, not percent. Where the truth
+has norm zero, the relative error is 0 for an exact prediction and infinity otherwise; that of NaN is infinity.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ Groups = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Sums:
-    """Of one sample, per component: sums over its points of |error| and error^2, and of |truth| and truth^2."""
+    """Sums over the points of one sample, per component: of |error| and error^2, and of |truth| and truth^2."""
 
     points: int
     errors: Float[np.ndarray, "2 variables"]
@@ -36,7 +35,7 @@ def sums(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Sums:
-    """Return the sums of one sample in the normalized fields; its points may be of any number, above zero."""
+    """Return the sums of one sample with one point or more, in the normalized fields."""
     wanted, found, center, scale = (np.asarray(v, dtype=np.float64) for v in (truth, prediction, mean, std))
     if wanted.shape != found.shape or center.shape != scale.shape or center.shape != wanted.shape[1:]:
         raise ValueError(f"shapes differ: {wanted.shape}, {found.shape}, mean {center.shape}, std {scale.shape}")
@@ -48,19 +47,24 @@ def sums(
     return Sums(len(wanted), *pairs)
 
 
-def relative_errors(samples: Sequence[Sums], groups: Groups, order: int = 1) -> Float[np.ndarray, "samples groups"]:
-    """Return ||error|| / ||truth|| per sample and group of components, in the norm of order 1 or 2."""
-    errors, truths = (_grouped(samples, groups, order, of) for of in ("errors", "truths"))
-    return _ratio(errors, truths) ** (1 / order)
+def relative_errors(
+    samples: Sequence[Sums], groups: Groups, order: int = 1, pool: int = 1
+) -> Float[np.ndarray, "batches groups"]:
+    """Return ||error|| / ||truth|| per sample and group of components.
 
-
-def pooled_errors(samples: Sequence[Sums], groups: Groups, size: int = POOL) -> Float[np.ndarray, "batches groups"]:
-    """Return sum |error| / sum |truth| per batch of samples and group: GAOT's kind for steady problems."""
-    starts = range(0, len(samples), size)
+    Args:
+        samples: The sums of each sample.
+        groups: The components that are taken together.
+        order: Of the norm, 1 or 2.
+        pool: How many samples make a batch, whose points are taken together: GAOT's kind for steady problems.
+    """
+    starts = range(0, len(samples), pool)
     errors, truths = (
-        np.stack([_grouped(samples[i : i + size], groups, 1, of).sum(0) for i in starts]) for of in ("errors", "truths")
+        np.stack([sums_of[i : i + pool].sum(0) for i in starts])
+        for sums_of in (_grouped(samples, groups, order, of) for of in ("errors", "truths"))
     )
-    return _ratio(errors, truths)
+    unmet = np.where(errors == 0, 0.0, np.inf)
+    return _finite(np.divide(errors, truths, out=unmet, where=truths > 0)) ** (1 / order)
 
 
 def normalized_errors(samples: Sequence[Sums], groups: Groups, order: int) -> Float[np.ndarray, "samples groups"]:
@@ -73,11 +77,11 @@ def normalized_errors(samples: Sequence[Sums], groups: Groups, order: int) -> Fl
 class Metric:
     """One number for the errors of all samples: how it is computed, reduced and printed.
 
-    ``errors`` gives an error for each sample (or batch of samples) and group of components, ``reduce`` takes the
-    samples together, and the mean over the groups is the metric. Groups are single components or, with ``per`` chunk,
-    the named chunks. ``title`` heads a column of a table; without one there is none. ``of_sample`` is what the error of
-    a single sample is called. ``in_card`` is the name by which a card chooses it as the metric that decides.
-    ``each_chunk``: it is also reported for every chunk alone, and ``chunk`` is which.
+    ``errors`` returns an error for each sample (or batch of samples) and group of components, ``reduce`` combines the
+    samples, and the mean over the groups is the metric. Groups are single components or, with ``per`` chunk, the named
+    chunks. ``title`` heads a column of a table; if empty there is no column. ``of_sample`` names the error of a single
+    sample. A card selects the main metric by its ``in_card``. With ``each_chunk`` the metric is also reported for every
+    ``chunk`` alone.
     """
 
     name: str
@@ -102,7 +106,7 @@ class Metric:
 
     @property
     def factor(self) -> float:
-        """What a value is multiplied with to be printed."""
+        """The factor of printed values."""
         return 100.0 if self.relative else 1.0
 
     @property
@@ -111,13 +115,13 @@ class Metric:
         return "%" if self.relative else ""
 
     def text(self, value: float, std: float | None = None) -> str:
-        """Return a value as it is printed, with its unit; ``std``: its standard deviation over seeds."""
+        """Return a value and its standard deviation over seeds as text, with the unit."""
         numbers = [value] if std is None else [value, std]
         text = " ± ".join(f"{100 * v:.2f}" if self.relative else f"{v:.3g}" for v in numbers)
         return f"{text} {self.unit}".rstrip()
 
     def of(self, chunks: Mapping[str, Sequence[int]]) -> "list[Metric]":
-        """Return the metric of each chunk alone, where it is reported so and there are several."""
+        """Return the metrics of the single chunks, if they are reported and there are several."""
         if not self.each_chunk or len(chunks) < 2:
             return []
         return [self.of_chunk(c) for c in chunks]
@@ -136,7 +140,7 @@ _MAE: dict[str, Any] = {"errors": partial(normalized_errors, order=1), "of_sampl
 _ALL = (
     Metric("median L1 per component", "median L1", np.median, per="component", in_card="relative L1"),
     Metric("median L1 per chunk", "per chunk", np.median),
-    Metric("pooled L1 per chunk", "pooled", np.median, pooled_errors),
+    Metric("pooled L1 per chunk", "pooled", np.median, partial(relative_errors, pool=POOL)),
     Metric("mean L1 per chunk", "mean", np.mean),
     Metric("median L2 per component", "median L2", np.median, per="component", **_L2),
     Metric("median L2 per chunk", "", np.median, **_L2),
@@ -148,7 +152,7 @@ IN_CARDS: dict[str, Metric] = {m.in_card: m for m in _ALL if m.in_card is not No
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric of this name, as it stands in results; "NAME of CHUNK" is that of one chunk."""
+    """Return the metric of a name as in results; "NAME of CHUNK" is that of one chunk."""
     whole, _, chunk = name.partition(" of ")
     if whole not in METRICS or (chunk and not METRICS[whole].each_chunk):
         raise UserError(f"{name}: no such metric; known are {', '.join(METRICS)}")
@@ -171,7 +175,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class Measure:
-    """How errors of a data set are measured: constants of the normalization, named chunks, the metric that decides.
+    """How errors on a data set are measured: constants of the normalization, named chunks, the main metric.
 
     ``origin`` says where the constants come from.
     """
@@ -190,12 +194,8 @@ class Measure:
         """Return the sums of one sample."""
         return sums(truth, prediction, self.mean, self.std)
 
-    def summary(self, samples: Sequence[Sums]) -> dict[str, float]:
-        """Return all metrics over the samples."""
-        return summarize(samples, self.chunks)
-
     def each(self, samples: Sequence[Sums]) -> list[float]:
-        """Return the error of each sample alone, by the metric that decides."""
+        """Return the error of each sample alone, by the main metric."""
         return [self.main([s], self.chunks) for s in samples]
 
 
@@ -205,11 +205,6 @@ def _grouped(samples: Sequence[Sums], groups: Groups, order: int, of: str) -> Fl
         raise ValueError(f"order is 1 or 2, found {order}")
     table = np.stack([getattr(s, of)[order - 1] for s in samples])
     return np.stack([table[:, list(g)].sum(1) for g in groups], 1)
-
-
-def _ratio(errors: Float[np.ndarray, "*shape"], truths: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    unmet = np.where(errors == 0, 0.0, np.inf)
-    return _finite(np.divide(errors, truths, out=unmet, where=truths > 0))
 
 
 def _finite(errors: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:

@@ -1,4 +1,4 @@
-"""Registries: parts by name, which may also come from outside the package.
+"""Registries: parts by name, also from outside the package.
 
 @KERNELS.register("cosine")
 def cosine(settings, dim): ...
@@ -10,6 +10,7 @@ the environment variable ``IKNO_PLUGINS`` lists registers it. Nothing that a fil
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -40,18 +41,14 @@ class Registry(dict[str, T], Generic[T]):
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Return a decorator that adds a part under a name."""
+        return partial(self.add, name)
 
-        def add(part: Any) -> Any:
-            self.add(name, part)
-            return part
-
-        return add
-
-    def add(self, name: str, part: T) -> None:
-        """Add a part under a name, in place of one from outside that has it; those of the package stay."""
+    def add(self, name: str, part: T) -> T:
+        """Add a part under a name and return it; it replaces one from outside the package, never one of the package."""
         if name in self._own:
             raise ValueError(f"ikno has a {self.kind} named {name!r} of its own; choose another name")
         self[name] = part
+        return part
 
     def has(self, name: str) -> bool:
         """Tell whether there is a part of that name, also outside the package."""
@@ -67,7 +64,7 @@ class Registry(dict[str, T], Generic[T]):
         return self[name]
 
     def look_outside(self) -> None:
-        """Add what installed packages declare and what the listed modules register, once."""
+        """Add the parts that installed packages declare and the listed modules register; only the first call does."""
         if self._looked:
             return
         self._looked = True
@@ -79,7 +76,7 @@ class Registry(dict[str, T], Generic[T]):
 
 
 def plugins() -> list[str]:
-    """Return the modules that register parts from outside."""
+    """Return the modules that ``IKNO_PLUGINS`` lists."""
     return [name for name in os.environ.get(PLUGINS, "").split(",") if name]
 
 
@@ -89,8 +86,8 @@ def import_plugin(module: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)  # last: nothing there hides an installed package
     try:
-        found = import_module(module)
+        plugin = import_module(module)
     except ImportError as error:
         raise UserError(f"{module}: cannot be imported ({error}); install it, or start in its folder") from None
     os.environ[PLUGINS] = ",".join(dict.fromkeys([*plugins(), module]))
-    return found
+    return plugin

@@ -8,12 +8,11 @@ train.log           the same for people, with times
 calibration*.json   what turns predictions into intervals, for the weights that it names
 """
 
-import fcntl
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -24,8 +23,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ikno import __version__
-from ikno.atomic import whole_file
-from ikno.config import MOVABLE, Config, flattened, parse
+from ikno.atomic import locked_file, whole_file
+from ikno.config import MOVABLE, CompleteConfig, flattened, parse
 from ikno.data.catalog import Card
 from ikno.device import find_device
 from ikno.errors import UserError
@@ -33,25 +32,29 @@ from ikno.models import complete_model
 from ikno.surrogate import Calibration, Ensemble, Signature, Surrogate
 
 FORMAT = 1
-CHECKPOINTS = ("best", "last")
 
 
 class BusyError(UserError):
-    """The folder is taken: another process holds the run, or has made one there meanwhile."""
+    """Another process holds the run, or has made one in the folder."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory; ``create`` or ``open`` one."""
+    """A run and its folder; ``create`` or ``open`` one."""
 
     path: Path
-    config: Config
+    config: CompleteConfig
     card: Card
     signature: Signature
 
     @classmethod
-    def create(cls, path: Path, config: Config, card: Card, signature: Signature) -> "Run":
-        """Return a new run; a directory that holds one already is refused."""
+    def create(cls, path: Path, config: CompleteConfig, card: Card, signature: Signature) -> "Run":
+        """Return a new run, written to its folder.
+
+        Raises:
+            BusyError: The folder contains a run.
+            UserError: The folder cannot be written.
+        """
         check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -66,39 +69,36 @@ class Run:
             "card": card.model_dump(mode="json"),
             "signature": signature.model_dump(mode="json"),
         }
-        text = json.dumps(content, indent=1)
-        write_atomic(
-            path / "run.json", json.dumps({"sha256": _digest(text.encode()), "run": content}, indent=1).encode()
-        )
+        _write_signed(path / "run.json", "run", content)
         return cls(path, config, card, signature)
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Return the run in a directory, its description checked."""
+        """Return the run in a folder.
+
+        Raises:
+            UserError: There is none, or its description is damaged.
+        """
         path = Path(path)
         file = path / "run.json"
         if not file.is_file():
             raise UserError(f"{path}: no run here (run.json is missing); `ikno runs` lists the runs of a folder")
+        stored = _read_signed(file, "run", "not the description of a run", "put it back or train again")
         try:
-            content = json.loads(file.read_bytes())
-            stored = content["run"]
-            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
-                raise UserError(f"{file}: the checksum does not agree; the file was changed or damaged")
-            if stored["format"] != FORMAT:
-                raise UserError(f"{file}: format {stored['format']} is unknown, this version of ikno reads {FORMAT}")
-            config, card, signature = (dict(stored[name]) for name in ("config", "card", "signature"))
-        except UserError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            number, parts = stored["format"], [dict(stored[name]) for name in ("config", "card", "signature")]
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not the description of a run: {type(error).__name__} {error}") from None
+        if number != FORMAT:
+            raise UserError(f"{file}: format {number} is unknown, this version of ikno reads {FORMAT}")
+        config, card, signature = parts
         return cls(
             path,
-            parse(Config, config, f"{file}: config"),
+            parse(CompleteConfig, config, f"{file}: config"),
             parse(Card, card, f"{file}: card"),
             parse(Signature, signature, f"{file}: signature"),
         )
 
-    def check_same(self, config: Config, card: Card) -> None:
+    def check_same(self, config: CompleteConfig, card: Card) -> None:
         """Raise unless config and card agree with those of the run in everything that decides the result.
 
         Settings that the run does not know, since they came later, had their defaults in it.
@@ -118,36 +118,39 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for one process; a second one is refused. The lock goes with the process, however it ends."""
-        try:
-            file = (self.path / "lock").open("w")
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another folder (--out)"
-            ) from None
-        with file:
+        """Hold the run for this process; the lock is released however the process ends.
+
+        Raises:
+            BusyError: Another process holds it.
+        """
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked_file(self.path / "lock", wait=False))
             except BlockingIOError:
                 raise BusyError(
                     f"{self.path}: another process is training here; choose another folder (--out)"
                 ) from None
             except OSError as error:
-                raise UserError(f"{self.path}: cannot be locked ({error.strerror}); choose another folder") from None
+                raise UserError(
+                    f"{self.path}: cannot be written ({error.strerror}); choose another folder (--out)"
+                ) from None
             yield
 
     def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
-        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config.
+        """Return the trained surrogate, ready to predict, with the average of the weights where training kept one.
 
-        Where training kept an average of the weights, it predicts with that.
+        Args:
+            which: The checkpoint, best or last.
+            device: As in a config, cpu by default.
         """
-        if which not in CHECKPOINTS:
+        if which not in ("best", "last"):
             raise UserError(f"{which!r} is no checkpoint; use best or last")
         file = self.path / f"{which}.safetensors"
         with torch.device("meta"):  # shapes without memory
             expected = Surrogate(self.signature).state_dict()
         tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
-        weights = _named(tensors, "weights.") | _named(tensors, "average.")
+        kinds = ("weights.", "average.")  # the latter wins
+        weights = {k.removeprefix(kind): v for kind in kinds for k, v in tensors.items() if k.startswith(kind)}
         for name in weights.keys() - expected.keys():
             raise UserError(f"{file}: {name} is not part of the model; the checkpoint is of another one")
         for name, tensor in weights.items():
@@ -162,33 +165,29 @@ class Run:
         # Its weights are final: gradients are those of the inputs.
         return surrogate.to(find_device(device or "cpu")).eval().requires_grad_(False)
 
-    def has(self, which: str) -> bool:
-        """Tell whether a checkpoint exists."""
-        return (self.path / f"{which}.safetensors").is_file()
-
     def digest(self, which: str) -> str | None:
         """Return the checksum of a checkpoint, None if there is none."""
         file = self.path / f"{which}.safetensors"
         return _digest(file.read_bytes()) if file.is_file() else None
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the records of the log; a last line that was cut short is not one yet."""
+        """Return the records of the log without an incomplete last line."""
         file = self.path / "log.jsonl"
         try:
             lines = file.read_text().splitlines(keepends=True) if file.exists() else []
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{file}: damaged ({error}); without this file the run works, but for its curves") from None
+            raise UserError(f"{file}: damaged ({error}); remove it, the run then has no curves") from None
 
 
 def check_free(path: Path) -> None:
-    """Raise if a directory holds a run already."""
+    """Raise if a folder contains a run."""
     if (path / "run.json").exists():
         raise BusyError(f"{path}: holds a run already; go on with it (--resume) or choose another folder (--out)")
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON state as one file with a checksum; the old file stays until the new one is complete."""
+    """Write tensors and a JSON state to one file with a checksum; the old file stays until the new one is complete."""
     # Contiguous copies: safetensors refuses tensors that share memory.
     own = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
     text = json.dumps(state)
@@ -197,7 +196,12 @@ def save(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) ->
 
 
 def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return what ``save`` wrote, checked; names and shapes of ``expected`` are compared before anything is read."""
+    """Return the tensors and the state that ``save`` wrote, after checks.
+
+    Args:
+        path: The file.
+        expected: Tensors whose names and shapes must be in the file; they are compared before anything is read.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint; the run may not have got that far")
     try:
@@ -228,8 +232,8 @@ def load(path: Path, expected: Mapping[str, Tensor] | None = None) -> tuple[dict
 
 
 def former_names(name: str) -> tuple[str, ...]:
-    """Return the name of weights, and those they had: `free` for what is a profile or a matrix now, and those of the
-    time when every processor was a transformer."""
+    """Return a name of weights and its former names: `free` for a profile or a matrix, and those of the time when every
+    processor was a transformer."""
     free = re.sub(r"\.(profile|matrix)$", ".free", name)
     transformer = name
     for now, then in ((".processor.", ".transformer."), (".mix_norm.", ".attention_norm."), (".mixer.", ".")):
@@ -238,7 +242,7 @@ def former_names(name: str) -> tuple[str, ...]:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment either the old or the new one is there, whole."""
+    """Write a file so that at any moment either the old or the new content is there, complete."""
     try:
         with whole_file(path, durable=True) as partial:
             partial.write_bytes(content)
@@ -260,25 +264,28 @@ def load_surrogate(
     """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
 
     ``ikno.load(run).predict(points, inputs)``, ``ikno.load([run, another]).predict(points, inputs)``.
+
+    Args:
+        path: The folder of a run, or of several.
+        which: The checkpoint, best or last.
+        device: cpu (the default), cuda, cuda:1 or auto.
     """
-    if isinstance(path, Path | str):
-        return surrogate_of([Run.open(path)], which, device)
-    runs = [Run.open(p) for p in path]
-    found = surrogate_of(runs, which, device)
-    return found if isinstance(found, Ensemble) else Ensemble([found], found.calibration)
+    single = isinstance(path, Path | str)
+    loaded = surrogate_of([Run.open(p) for p in ([path] if single else path)], which, device)
+    return loaded if single or isinstance(loaded, Ensemble) else Ensemble([loaded], loaded.calibration)
 
 
 def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = None) -> Any:
     """Return the surrogate of one run or the ensemble of several, with its calibration if there is one."""
     check_distinct(runs)
     members = [run.surrogate(which, device) for run in runs]
-    found = members[0] if len(members) == 1 else Ensemble(members)
-    found.calibration = load_calibration(runs, which)
-    return found
+    joint = members[0] if len(members) == 1 else Ensemble(members)
+    joint.calibration = load_calibration(runs, which)
+    return joint
 
 
 def check_distinct(runs: Sequence[Run]) -> None:
-    """Raise if no run is named or one of them twice: its copies would agree, and seem to know more than they do."""
+    """Raise if no run is given, or one of them twice: an ensemble of copies would underestimate its spread."""
     if not runs:
         raise UserError("no run is named; an ensemble needs at least one")
     places = [run.path.resolve() for run in runs]
@@ -288,42 +295,30 @@ def check_distinct(runs: Sequence[Run]) -> None:
 
 
 def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
-    """Return the name of the file in which the calibration of a run, or of an ensemble, is kept in every member."""
+    """Return the name of the file with the calibration of a run, or of an ensemble in each member."""
     return f"calibration{'' if which == 'best' else f'-{which}'}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
 
 
 def weights_of(runs: Sequence[Run], which: str = "best") -> tuple[str, ...]:
     """Return the checksums of the members' weights, in an order that does not depend on that of the runs."""
-    found = [run.digest(which) for run in runs]
-    return tuple(sorted(digest for digest in found if digest is not None))
+    return tuple(sorted(digest for run in runs if (digest := run.digest(which)) is not None))
 
 
 def save_calibration(runs: Sequence[Run], calibration: Calibration, which: str = "best") -> None:
     """Write the calibration to the folder of every member."""
-    content = calibration.model_dump(mode="json")
-    digest = _digest(json.dumps(content, indent=1).encode())
     for run in runs:
-        text = json.dumps({"sha256": digest, "calibration": content}, indent=1)
-        write_atomic(run.path / calibration_file(runs, which), text.encode())
+        _write_signed(run.path / calibration_file(runs, which), "calibration", calibration.model_dump(mode="json"))
 
 
 def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | None:
     """Return what ``save_calibration`` wrote for these weights, None if there is nothing or they have changed since."""
     for run in runs:
         file = run.path / calibration_file(runs, which)
-        if not file.is_file():
-            continue
-        remedy = "calibrate again, or remove the file"
-        try:
-            content = json.loads(file.read_bytes())
-            stored = content["calibration"]
-            if content["sha256"] != _digest(json.dumps(stored, indent=1).encode()):
-                raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{file}: not a calibration ({type(error).__name__} {error}); {remedy}") from None
-        found = parse(Calibration, stored, str(file))
-        if found.members == weights_of(runs, which):
-            return found
+        if file.is_file():
+            stored = _read_signed(file, "calibration", "not a calibration", "calibrate again, or remove the file")
+            calibration = parse(Calibration, stored, str(file))
+            if calibration.members == weights_of(runs, which):
+                return calibration
     return None
 
 
@@ -332,9 +327,23 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.rglob("run.json")) if folder.is_dir() else []
 
 
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin like this, without it."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def _write_signed(file: Path, name: str, content: dict[str, Any]) -> None:
+    """Write JSON under a name, with a checksum."""
+    signed = {"sha256": _digest(json.dumps(content, indent=1).encode()), name: content}
+    write_atomic(file, json.dumps(signed, indent=1).encode())
+
+
+def _read_signed(file: Path, name: str, wrong: str, remedy: str) -> Any:
+    """Return what ``_write_signed`` wrote; else an error says what is wrong, and the remedy."""
+    try:
+        signed = json.loads(file.read_bytes())
+        content = signed[name]
+        intact = signed["sha256"] == _digest(json.dumps(content, indent=1).encode())
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{file}: {wrong} ({type(error).__name__} {error}); {remedy}") from None
+    if not intact:
+        raise UserError(f"{file}: the checksum does not agree, the file was changed or damaged; {remedy}")
+    return content
 
 
 def _digest(content: bytes) -> str:

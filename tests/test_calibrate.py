@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ikno.cli import main
-from ikno.config import Config, DataSettings
+from ikno.config import Config, DataSettings, SurrogateSettings
 from ikno.data.pairs import statistics
 from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.evaluation import PredictionRequest, calibrate, evaluate, evaluate_surrogate, predict, problem_of
 from ikno.runs import Run, load_calibration, load_surrogate, save, save_calibration
 from ikno.surrogate import Ensemble, Signature, Surrogate, quantile
+from ikno.training import complete
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
 TRAIN, VALIDATION, TEST, N = 8, 30, 40, 12
@@ -57,7 +58,8 @@ def make(path: Path, card: str, seed: int, **changed: Any) -> Run:
         {"dim": 2, "variables": problem.card.active, "conditions": problem.card.conditions, "box": problem.box()}
         | {"times": problem.card.times, "mode": mode, "model": TINY}
     )
-    run = Run.create(path, Config(data=data, model=TINY, seed=seed), problem.card, signature)
+    config = Config(data=data, model=TINY, surrogate=SurrogateSettings(mode=mode), seed=seed)
+    run = Run.create(path, complete(config, problem), problem.card, signature)
     made = Surrogate(signature, statistics(problem.train, problem.times, problem.pairs, mode), seed=seed)
     for which in ("best", "last"):
         save(path / f"{which}.safetensors", {f"weights.{k}": v for k, v in made.state_dict().items()}, {})

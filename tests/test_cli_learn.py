@@ -153,7 +153,7 @@ def test_resume_with_and_without_a_name(ikno: Screen, folder: Path) -> None:
 def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"what to train on is missing; name a benchmark", "train")
     ikno.refused(r"what to train on is missing", "train", "seed=1")
-    ikno.refused(r"what to train on is missing", "search")
+    ikno.refused(r"what to train on is missing", "tune-scales")
     ikno.refused(r"--resume: which run\? name its folder with --out", "train", "--resume")
     ikno.refused(r"--resume: which run\?", "train", "small.toml", "--resume")
     ikno.refused(r"nowhere: no run here", "train", "--resume", "--out", "nowhere")
@@ -166,10 +166,14 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"device: 'gpu' is no device", "train", "small.toml", "--device", "gpu")
     ikno.refused(r"small\.npz: its name is that of no benchmark; write a card", "train", "small.npz")
     ikno.refused(
-        r"--factors: numbers separated by commas are needed, found '1;2'", "search", "small.toml", "--factors", "1;2"
+        r"--factors: numbers separated by commas are needed, found '1;2'",
+        "tune-scales",
+        "small.toml",
+        "--factors",
+        "1;2",
     )
-    ikno.refused(r"factors: positive numbers", "search", "small.toml", "--factors", "1,-2")
-    ikno.refused(r"ikno-finite has no kernel scales", "search", "small.toml", "model=ikno-finite")
+    ikno.refused(r"factors: positive numbers", "tune-scales", "small.toml", "--factors", "1,-2")
+    ikno.refused(r"ikno-finite has no kernel scales", "tune-scales", "small.toml", "model=ikno-finite")
     for command in (["evaluate", "none"], ["predict", "none", "a.npz", "--out", "b.npz"], ["plot", "none"]):
         ikno.refused(r"none: no run here \(run\.json is missing\)", *command)
     ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--which", "worst")
@@ -185,7 +189,7 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"small\.npz: is the file that is read", "predict", trained, "small.npz", "--out", "small.npz")
     ikno.refused(r"elsewhere: no runs here; `ikno train` makes one", "runs", "elsewhere/nothing/elsewhere")
     assert ikno("train", "small.toml", "--nonsense").code == 2
-    assert ikno("search", "small.toml", "--share", "2").code == 2
+    assert ikno("tune-scales", "small.toml", "--share", "2").code == 2
     assert sorted(p.name for p in Path("runs").iterdir()) == [trained.name]
 
 
@@ -268,14 +272,15 @@ def test_a_damaged_run_does_not_hide_the_others(ikno: Screen, trained: Path) -> 
         shown = ikno("runs", "--json")
         assert shown.code == 0
         assert [r["run"] for r in json.loads(shown.out)] == ["runs/small-ikno-tp"]
-        assert shown.err == "Error: runs/bad/run.json: not the description of a run: KeyError 'run'\n"
+        message = "not the description of a run (KeyError 'run'); put it back or train again"
+        assert shown.err == f"Error: runs/bad/run.json: {message}\n"
     finally:
         bad.unlink()
         bad.parent.rmdir()
 
 
-def test_search(ikno: Screen, folder: Path) -> None:
-    words = ["search", "small.toml", *SMALL, "train.epochs=1", "--factors", "1,3", "--out", "elsewhere/found"]
+def test_tune_scales(ikno: Screen, folder: Path) -> None:
+    words = ["tune-scales", "small.toml", *SMALL, "train.epochs=1", "--factors", "1,3", "--out", "elsewhere/found"]
     found = json.loads(ikno(*words, "--json").out)
     assert found.keys() == {"run", "best", "errors"}
     assert found["errors"].keys() == {"1", "3"}
@@ -289,7 +294,7 @@ def test_search(ikno: Screen, folder: Path) -> None:
     assert len(shown) == 3
 
 
-def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_tuning_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     from ikno.cli import learn
 
     usual = learn.training_bar
@@ -305,7 +310,7 @@ def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.Mo
             yield shown
 
     monkeypatch.setattr(learn, "training_bar", bar)
-    shown = ikno("search", "small.toml", *SMALL, "--out", "elsewhere/stopped")
+    shown = ikno("tune-scales", "small.toml", *SMALL, "--out", "elsewhere/stopped")
     assert shown.code == 3
     expected = "elsewhere/stopped: stopped and saved; the same command with --out elsewhere/stopped goes on"
     assert shown.err.splitlines()[-1] == expected
@@ -345,7 +350,7 @@ def test_sigterm_saves_and_ends_with_code_3(folder: Path) -> None:
 QUICK = """
 import sys
 from ikno.cli import main
-for words in (["train", "--help"], ["search", "--help"], ["train", "wave-layer", "train.epohcs=3"], ["train"]):
+for words in (["train", "--help"], ["tune-scales", "--help"], ["train", "wave-layer", "train.epohcs=3"], ["train"]):
     sys.argv = ["ikno", *words]
     try:
         main()

@@ -29,6 +29,7 @@ from ikno.evaluation.baselines import CELLS, baselines, nearest
 from ikno.evaluation.rollouts import measure_of, part
 from ikno.runs import Run, save
 from ikno.surrogate import Signature, Surrogate
+from ikno.training import complete
 
 TINY = {"name": "ikno-tp", "d_model": 8, "num_heads": 2, "num_layers": 1, "grid_size": 4}
 MODES = ("direct", "residual", "derivative")
@@ -409,8 +410,12 @@ def test_fields_of_a_steady_problem(tmp_path: Path) -> None:
 
 
 def make_run(folder: Path, name: str, surrogate: Surrogate, **data) -> Run:
-    config = Config.model_validate({"data": {"name": name, **data}, "model": TINY, "seed": 4})
+    mode = surrogate.signature.mode
+    config = Config.model_validate(
+        {"data": {"name": name, **data}, "model": TINY, "surrogate": {"mode": mode}, "seed": 4}
+    )
     problem = open_problem(config.data, config.seed)
+    config = complete(config, problem)
     run = Run.create(folder / "run", config, problem.card, surrogate.signature)
     for which in ("best", "last"):
         save(run.path / f"{which}.safetensors", {f"weights.{k}": v for k, v in surrogate.state_dict().items()}, {})

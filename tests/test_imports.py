@@ -18,8 +18,8 @@ LAYERS = [
     {"runs"},
     {"training", "evaluation"},
     {"comparison"},
-    {"paper", "plots", "export"},
-    {"serve", "cli"},
+    {"paper", "plots"},
+    {"cli"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Where a library may be imported: everywhere else it is out of place.

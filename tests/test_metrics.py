@@ -13,7 +13,6 @@ from ikno.metrics import (
     Sums,
     find_metric,
     mean_and_std,
-    pooled_errors,
     relative_errors,
     summarize,
     sums,
@@ -106,7 +105,7 @@ def test_predictions_that_are_no_numbers_are_infinitely_wrong(bad: float) -> Non
 
 def test_pooled_errors_sum_over_batches_before_the_median() -> None:
     """Batches of two: (1 + 2) / (7 + 4) and 0 / 2 in the first component; a small last batch counts as much."""
-    np.testing.assert_allclose(pooled_errors(SAMPLES, SINGLE, 2), [[3 / 11, 4 / 7], [0, 1 / 2]])
+    np.testing.assert_allclose(relative_errors(SAMPLES, SINGLE, pool=2), [[3 / 11, 4 / 7], [0, 1 / 2]])
     one = sums(np.array([[1.0]]), np.array([[2.0]]), (0.0,), (1.0,))
     big = sums(np.array([[100.0]]), np.array([[100.0]]), (0.0,), (1.0,))
     many = [one, big] * 32 + [one] * 3  # 64 in the first batch: 32 / 3232; three in the second: 1

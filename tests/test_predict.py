@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ikno.config import Config, DataSettings
 from ikno.data.catalog import Arrays, Card
 from ikno.data.files import open_data
 from ikno.data.formats import DataFile, format_of
@@ -18,6 +17,7 @@ from ikno.errors import UserError
 from ikno.evaluation import Predicted, PredictionRequest, predict
 from ikno.runs import Run, save
 from ikno.surrogate import Signature, Surrogate
+from tests.conftest import complete_config
 
 S, N, Q, T = 3, 14, 4, 5
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
@@ -42,8 +42,7 @@ def make(path: Path, card: Card, final: int | None = None, mode: str = "derivati
         {"dim": 2, "variables": card.active, "conditions": card.conditions, "box": BOX, "times": card.times}
         | {"mode": mode, "model": TINY}
     )
-    data = DataSettings(name="x.toml", final_snapshot=final)
-    run = Run.create(path, Config(data=data, model=TINY), card, signature)
+    run = Run.create(path, complete_config("x.toml", TINY, final_snapshot=final), card, signature)
     for i, which in enumerate(("best", "last")):
         surrogate = Surrogate(signature, seed=i)
         surrogate.target.mean.fill_(3.0)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ikno.config import Config, DataSettings
 from ikno.data.catalog import Card
 from ikno.errors import UserError
 from ikno.evaluation import PredictionRequest, predict
 from ikno.runs import Run, save
 from ikno.surrogate import Signature, Surrogate
+from tests.conftest import complete_config
 
 TINY = {"name": "ikno-tp", "d_model": 4, "num_heads": 2, "num_layers": 1, "grid_size": 3}
 STEADY = Card(name="wing", format="csv", variables=("p", "T"), conditions=("Mach", "angle of attack"))
@@ -32,7 +32,7 @@ def make(path: Path, card: Card) -> Run:
         {"dim": 2, "variables": card.active, "conditions": card.conditions, "box": ((0.0, 1.0), (0.0, 1.0))}
         | {"times": card.times, "mode": "direct" if card.steady else "residual", "model": TINY}
     )
-    run = Run.create(path, Config(data=DataSettings(name="x.toml"), model=TINY), card, signature)
+    run = Run.create(path, complete_config("x.toml", TINY), card, signature)
     weights = Surrogate(signature, seed=0).state_dict()
     save(path / "best.safetensors", {f"weights.{k}": v for k, v in weights.items()}, {})
     return run

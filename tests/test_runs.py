@@ -24,12 +24,13 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 import ikno
-from ikno.config import Config, DataSettings, make_config
+from ikno.config import CompleteConfig, make_config, merged, nested, parse
 from ikno.data.catalog import Card
 from ikno.errors import UserError
 from ikno.runs import Run, find_runs, load, save
 from ikno.surrogate import Signature, Surrogate
 from ikno.training import train
+from tests.conftest import complete_config
 
 PACKAGE = Path(ikno.__file__).parent
 GOLDEN = Path(__file__).parent / "fixtures" / "run-1"
@@ -52,7 +53,7 @@ def refused(message: str, seconds: float = 2.0) -> Iterator[None]:
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that looks as if it had been trained."""
     folder = tmp_path_factory.mktemp("pattern") / "run"
-    made = Run.create(folder, Config(data=DataSettings(name="mine.toml"), model=TINY), CARD, SIGNATURE)
+    made = Run.create(folder, complete_config("mine.toml", TINY), CARD, SIGNATURE)
     for which in ("best", "last"):
         save(made.path / f"{which}.safetensors", weights(), {"epoch": 3})
     return made
@@ -299,7 +300,10 @@ def test_signed_descriptions_that_are_wrong(run: Run, change: Callable[[dict[str
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '"run"', "null", '{"run": 1}', '{"run": [], "sha256": 1}', "[" * 10**5, "1" * 10**5, "\xff"],
+    [
+        *("", "{", "[]", "3", '"run"', "null", '{"run": 1}', '{"run": [], "sha256": 1}', "\xff"),
+        *("[" * 10**5, "1" * 10**5, '{"sha256": 1, "run": ' + "[" * 900 + "]" * 900 + "}"),
+    ],
 )
 def test_descriptions_that_are_none(run: Run, text: str) -> None:
     (run.path / "run.json").write_bytes(text.encode("latin-1"))
@@ -322,8 +326,8 @@ def test_folders_without_a_run(tmp_path: Path, run: Run) -> None:
     with refused("'worst' is no checkpoint; use best or last"):
         run.surrogate("worst")
     (run.path / "best.safetensors").unlink()
-    assert run.has("last")
-    assert not run.has("best")
+    assert run.digest("last")
+    assert not run.digest("best")
     with refused(r"best\.safetensors: no such checkpoint"):
         run.surrogate()
 
@@ -399,8 +403,8 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_check_same(run: Run) -> None:
-    def changed(**more: Any) -> Config:
-        return make_config("mine.toml", {"preset": "paper", "model": TINY, **more})
+    def changed(**more: Any) -> CompleteConfig:
+        return parse(CompleteConfig, merged(run.config.model_dump(), nested(more)))
 
     bare = Run(run.path, changed(), run.card, run.signature)
     bare.check_same(changed(), run.card)
@@ -415,7 +419,7 @@ def test_check_same(run: Run) -> None:
         ("train.batch", 3, "64"),
         ("model.d_model", 8, "4"),
         ("model.dropout", 0.5, "0.0"),  # the default, which a run of an older version does not name
-        ("data.sampling", "random", "None"),
+        ("data.sampling", "random", "first"),
     ):
         with refused(rf"cannot go on with another config \({key} was {old}, now {value}\); start a new run with --out"):
             bare.check_same(changed(**{key: value}), run.card)

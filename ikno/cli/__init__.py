@@ -25,7 +25,7 @@ app = typer.Typer(
 
 app.add_typer(data, name="data")
 for command in (
-    *(learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs),
+    *(learn.train, learn.tune_scales, learn.evaluate, learn.predict, learn.plot, learn.runs),
     *(calibrate, compare, efficiency, reproduce),
 ):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""Commands about learning: train, search, calibrate, evaluate, predict, plot, runs."""
+"""Commands about learning: train, tune-scales, calibrate, evaluate, predict, plot, runs."""
 
 import json
 import sys
@@ -79,11 +79,11 @@ def _print_settings(name: str | None, overrides: dict[str, Any], as_json: bool) 
 
     settings, notes = explain(name, overrides)
     if as_json:
-        print(json.dumps({s.name: {"value": s.value, "origin": s.origin} for s in settings}, indent=2))
+        print(json.dumps(settings, indent=2))
         return
     table = Table("setting", "value", "from", box=None)
-    for s in settings:
-        table.add_row(s.name, json.dumps(s.value), s.origin)
+    for key, setting in settings.items():
+        table.add_row(key, json.dumps(setting["value"]), setting["origin"])
     console = Console()
     console.print(table)
     for note in notes:
@@ -100,7 +100,7 @@ def _outcome(run: "Run") -> dict[str, Any]:
     return found | {"loss": last["loss"], "validation": best.get("validation")}
 
 
-def search(
+def tune_scales(
     what: Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME-MODEL).")] = None,
     factors: Annotated[str, typer.Option(help="Factors on the base scales.")] = "1,2,4",
@@ -108,7 +108,7 @@ def search(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Search for the initial kernel scales: each factor for a share of the epochs, then the best to the end."""
+    """Tune the initial kernel scales: train with each factor for a share of the epochs, with the best to the end."""
     name, overrides = target(what)
     if name is None:
         raise UserError("what to train on is missing; name a benchmark (`ikno data list`), a card or a data file")
@@ -120,17 +120,18 @@ def search(
     except ValueError:
         raise UserError(f"--factors: numbers separated by commas are needed, found {factors!r}") from None
     path = out or _free_folder(config)
-    from ikno.training import search as find
+    from ikno.training import tune_scales as tune
 
     with training_bar(f"{path}: stopped and saved; the same command with --out {path} goes on") as show:
-        found = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
+        run, errors = tune(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
+    best = min(errors, key=lambda f: errors[f])
     if as_json:
-        errors = {f"{f:g}": e for f, e in found.errors.items()}
-        print(json.dumps({"run": str(found.run.path), "best": found.factor, "errors": errors}, indent=2))
+        named = {f"{f:g}": e for f, e in errors.items()}
+        print(json.dumps({"run": str(run.path), "best": best, "errors": named}, indent=2))
         return
-    for factor, error in found.errors.items():
-        print(f"scales x {factor:g}: error {error:.4g}{'  <- best' if factor == found.factor else ''}")
-    print(f"{found.run.path}: trained to the end")
+    for factor, error in errors.items():
+        print(f"scales x {factor:g}: error {error:.4g}{'  <- best' if factor == best else ''}")
+    print(f"{run.path}: trained to the end")
 
 
 def evaluate(

@@ -92,7 +92,7 @@ def training_bar(stopped: str | None = None) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from ikno.training import Stopped
+    from ikno.training import TrainingInterrupted
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"))
     bar = Progress(
@@ -116,6 +116,6 @@ def training_bar(stopped: str | None = None) -> Iterator[Any]:
         finally:
             if bar.task_ids:
                 bar.stop()
-    except Stopped as reason:
+    except TrainingInterrupted as reason:
         print(stopped or reason, file=sys.stderr)
         raise typer.Exit(STOPPED) from None

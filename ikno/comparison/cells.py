@@ -1,22 +1,23 @@
 """Cells: the trainings of a table, each made once and found again by what decides its result; and their schedule."""
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ikno.config import MOVABLE, Config, flattened
+from ikno.atomic import locked_file
+from ikno.config import MOVABLE, CompleteConfig, Config, flattened
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation import evaluate, load_evaluation, save_evaluation
 from ikno.runs import BusyError, Run
-from ikno.training import Report, complete, search, train
+from ikno.training import Report, complete, train, tune_scales
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 Say = Callable[[str], None]
 Show = Callable[[str, Report], None]
 
@@ -25,10 +26,10 @@ Show = Callable[[str, Report], None]
 class Cell:
     """One training of a table: a complete config, a digest of the data, and the folder that holds all cells.
 
-    ``search``: the scales of the kernels are searched for. ``make`` gives it its run and its evaluation.
+    ``search``: the scales of the kernels are tuned. ``make`` gives it its run and its evaluation.
     """
 
-    config: Config
+    config: CompleteConfig
     data: str
     folder: Path
     search: bool = False
@@ -51,7 +52,7 @@ class Cell:
     def make(self, report: Callable[[Report], None] = lambda report: None) -> "Cell":
         """Train and evaluate; what is there already is not done again, what was begun goes on. Return the cell."""
         if self.search:
-            self.run = search(self.config, self.path, report=lambda factor, found: report(found)).run
+            self.run, _ = tune_scales(self.config, self.path, report=lambda factor, step: report(step))
         else:
             begun = (self.path / "run.json").exists()
             if not begun or load_evaluation(Run.open(self.path)) is None:
@@ -133,19 +134,18 @@ class Schedule:
 @contextmanager
 def alone(lock: Path, option: str = "--out") -> Iterator[None]:
     """Hold a lock file, after waiting until no other process does; its folder is made, ``option`` chooses that."""
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")
-    except OSError as error:
-        raise UserError(
-            f"{lock.parent}: cannot be used as a folder ({error.strerror}); choose another ({option})"
-        ) from None
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked_file(lock, wait=True))
+        except OSError as error:
+            raise UserError(
+                f"{lock.parent}: cannot be used as a folder ({error.strerror}); choose another ({option})"
+            ) from None
         yield
 
 
-def with_train(config: Config, **settings: Any) -> Config:
+def with_train(config: C, **settings: Any) -> C:
     """Return the config with other settings of the training."""
     return config.model_copy(update={"train": config.train.model_copy(update=settings)})
 

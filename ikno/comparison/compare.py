@@ -13,7 +13,7 @@ import torch
 from ikno.comparison.cells import Cell, Say, Schedule, Show, with_train
 from ikno.comparison.costs import measure_costs
 from ikno.comparison.table import Row
-from ikno.config import Config, make_config
+from ikno.config import CompleteConfig, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.models import MODELS, find_variant
@@ -103,7 +103,7 @@ def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule)
     """Make the cells of a row: a short training with each rate, then all of it with the best rate and each seed."""
     data = problem.digest()
 
-    def attempt(config: Config) -> Cell | None:
+    def attempt(config: CompleteConfig) -> Cell | None:
         return schedule.attempt(f"{row.label}, seed {config.seed}", Cell(config, data, out).make)
 
     config, errors = _with_budget(row, plan.budget, problem), dict.fromkeys(plan.rates, math.inf)
@@ -119,7 +119,7 @@ def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule)
         row.cells = [cell for cell in made if cell is not None]
 
 
-def _with_budget(row: Row, budget: Budget, problem: Problem) -> Config:
+def _with_budget(row: Row, budget: Budget, problem: Problem) -> CompleteConfig:
     if budget.seconds is None:
         return row.config if budget.epochs is None else with_train(row.config, epochs=budget.epochs, steps=None)
     assert row.cost is not None
@@ -127,10 +127,10 @@ def _with_budget(row: Row, budget: Budget, problem: Problem) -> Config:
     return complete(with_train(row.config, steps=max(int(budget.seconds / counted), 1)), problem)
 
 
-def _short(config: Config, problem: Problem) -> Config:
+def _short(config: CompleteConfig, problem: Problem) -> CompleteConfig:
     """Return the config of a trial: a share of the training."""
     length = "epochs" if config.train.steps is None else "steps"
-    share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
+    share = max(round(TRIAL * getattr(config.train, length)), 1)
     return complete(with_train(config, **{length: share}), problem)
 
 

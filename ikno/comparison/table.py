@@ -8,7 +8,7 @@ from typing import Any
 
 from ikno.comparison.cells import Cell
 from ikno.comparison.costs import Cost
-from ikno.config import Config
+from ikno.config import CompleteConfig
 from ikno.metrics import Metric, find_metric, mean_and_std
 
 LEFT = ("", "model", "optimizer")  # columns of words
@@ -32,7 +32,7 @@ COLUMNS = {
 class Row:
     """A line of the table: the config, the cost of a step, the reason for what is missing, the cells of all seeds."""
 
-    config: Config
+    config: CompleteConfig
     cost: Cost | None = None
     reason: str | None = None
     cells: Sequence[Cell] = ()

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ikno.config import Mode, Sampling
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
-
-Sampling = Literal["first", "random", "farthest"]
-Mode = Literal["direct", "residual", "derivative"]
 
 
 @dataclass(frozen=True)

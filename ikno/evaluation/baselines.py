@@ -10,7 +10,7 @@ from ikno.data.batches import Samples, in_order
 from ikno.data.pairs import Accumulator
 from ikno.data.problem import Problem
 from ikno.data.records import Trajectory
-from ikno.metrics import Measure, Sums
+from ikno.metrics import Measure, Sums, summarize
 
 CELLS = 12  # per axis of the coarse grid on which samples with different clouds are compared
 BLOCK = 64  # training samples whose distances are computed at a time
@@ -41,7 +41,7 @@ def baselines(
             guesses["no change"] = made.values[0]
         for name, guess in guesses.items():
             sums.setdefault(name, []).append(measure.sums(truth, guess))
-    return {name: measure.summary(of) for name, of in sums.items()}
+    return {name: summarize(of, measure.chunks) for name, of in sums.items()}
 
 
 def nearest(problem: Problem, samples: Samples) -> Int[np.ndarray, "samples"]:

@@ -96,7 +96,7 @@ def inside(
     return np.stack([shares, [(2 * half / np.asarray(std)).mean(0) for half in halves]], 1)
 
 
-def summarize(calibration: Calibration, measured: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
+def coverage(calibration: Calibration, measured: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
     """Return coverage and mean width of both bands of each rollout, from what ``inside`` returns for the samples."""
     strategies: dict[str, dict[str, dict[str, Any]]] = {}
     for strategy, samples in measured.items():

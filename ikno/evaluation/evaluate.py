@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 from ikno.data.problem import Problem
 from ikno.errors import UserError
 from ikno.evaluation.baselines import baselines
-from ikno.evaluation.calibrate import inside, summarize
+from ikno.evaluation.calibrate import coverage, inside
 from ikno.evaluation.rollouts import BATCH, Part, Strategy, measure_of, part, problem_of, rollouts
-from ikno.metrics import Sums, mean_and_std
+from ikno.metrics import Sums, mean_and_std, summarize
 from ikno.runs import Run, surrogate_of, write_atomic
 from ikno.surrogate import Ensemble, Surrogate
 
@@ -125,7 +125,7 @@ def evaluate_surrogate(
             totals[seen.strategy][j].append(measure.sums(seen.sample.values[j], values.mean(0)))
         if calibration is not None:
             measured[seen.strategy].append(inside(calibration, problem, seen, measure.std))
-    metrics = {s: measure.summary(by_time[problem.last]) for s, by_time in totals.items()}
+    metrics = {s: summarize(by_time[problem.last], measure.chunks) for s, by_time in totals.items()}
     best = min(metrics, key=lambda s: metrics[s][measure.main.name])
     over_time = {
         s: {
@@ -155,7 +155,7 @@ def evaluate_surrogate(
         "constants": {"mean": list(measure.mean), "std": list(measure.std), "origin": measure.origin},
         "seconds_per_sample": {s: spent / len(samples) for s, spent in seconds.items()},
     }
-    return result if calibration is None else {**result, "intervals": summarize(calibration, measured)}
+    return result if calibration is None else {**result, "intervals": coverage(calibration, measured)}
 
 
 def collect(results: list[dict[str, Any]]) -> dict[str, Any]:

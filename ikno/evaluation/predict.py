@@ -16,7 +16,7 @@ from ikno.data.formats import FORMATS, Format, Mesh, format_of
 from ikno.data.inputs import array_inputs, mesh_inputs
 from ikno.errors import UserError
 from ikno.runs import Run, surrogate_of
-from ikno.surrogate import Band, Ensemble, Surrogate, check_memory, parts_of, prediction_memory
+from ikno.surrogate import Band, Ensemble, Surrogate, check_available, parts_of, prediction_memory
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _check_memory(surrogate: Surrogate | Ensemble, points: int, queries: int, re
     needs = [prediction_memory(member.model, points, queries) for member in members]
     needed = None if None in needs else max(need for need in needs if need is not None) + result
     remedies = f"fewer points{', a result with the suffix .nc' if result else ''}, or --ignore-memory"
-    check_memory(needed, members[0].center.device, f"predicting {queries:,} values from {points:,} points", remedies)
+    check_available(needed, members[0].center.device, f"predicting {queries:,} values from {points:,} points", remedies)
 
 
 def _names(

@@ -1,7 +1,7 @@
 """From physical quantities to physical quantities: what surrounds a model."""
 
 from ikno.surrogate.intervals import BANDS, Band, Calibration, Estimate, Quantiles, quantile, scale
-from ikno.surrogate.memory_estimate import check_memory, prediction_memory, training_memory
+from ikno.surrogate.memory_estimate import check_available, prediction_memory, training_memory
 from ikno.surrogate.normalize import Normalizer
 from ikno.surrogate.predictor import Gradient
 from ikno.surrogate.signature import Signature, half_size
@@ -19,7 +19,7 @@ __all__ = [
     "Signature",
     "State",
     "Surrogate",
-    "check_memory",
+    "check_available",
     "half_size",
     "parts_of",
     "prediction_memory",

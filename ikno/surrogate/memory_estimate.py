@@ -80,7 +80,7 @@ def prediction_memory(model: nn.Module, points: int, queries: int, batch: int = 
     return SMALL + 4.0 * (points * here.inputs + max(mixing, encoding, decoding + count * there.inputs))
 
 
-def check_memory(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
+def check_available(needed: float | None, device: torch.device, what: str, remedies: str, ignore: bool = False) -> str:
     """Return a sentence on the memory that is needed.
 
     Args:

@@ -1,20 +1,17 @@
-"""Training: the loop, several processes, and the search for kernel scales."""
+"""Training: the loop, several processes, and the tuning of kernel scales."""
 
-from ikno.training.engine import Report, Stopped, train
-from ikno.training.prepare import complete, new_surrogate
-from ikno.training.search import Found, search
-from ikno.training.settings import Setting, explain
-from ikno.training.step import prepare_step
+from ikno.training.engine import TrainingInterrupted, prepare_step, train
+from ikno.training.prepare import complete, explain, new_surrogate
+from ikno.training.progress import Report
+from ikno.training.tuning import tune_scales
 
 __all__ = [
-    "Found",
     "Report",
-    "Setting",
-    "Stopped",
+    "TrainingInterrupted",
     "complete",
     "explain",
     "new_surrogate",
     "prepare_step",
-    "search",
     "train",
+    "tune_scales",
 ]

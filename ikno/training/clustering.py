@@ -1,4 +1,4 @@
-"""Where the lines of the latent grid should be: close together where the points of the training clouds cluster."""
+"""Stretching of the latent grid: its lines are close together where the points of the training clouds cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,35 +10,26 @@ from scipy.spatial import KDTree
 
 from ikno.data.problem import Problem
 
-CLOUDS, POINTS = 64, 4096  # that are looked at
-NEIGHBOR = 4  # whose distance is the spacing of the points: that of the first is mostly chance
-BINS, LEAST, FEW = 20, 0.01, 30  # along each axis; share and number of the points in a bin that counts
+CLOUDS, POINTS = 64, 4096  # at most, of each cloud, are used
+NEIGHBOR = 4  # its distance is the spacing of the points; that of the nearest is mostly random
+BINS, LEAST, FEW = 20, 0.01, 30  # along each axis; a bin counts with this share and this number of the points
 CLUSTERED = 1.75
 KNOTS = 17
-FLOOR = 0.05  # share of the grid lines that is spread evenly
-FINEST = 100.0  # times closer than evenly spaced
+FLOOR = 0.05  # share of evenly spaced grid lines
+FINEST = 100.0  # factor by which lines may be closer than evenly spaced ones
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """How much the typical spacing of neighbors varies along each axis, largest by smallest, and where points are."""
+    """The variation of the spacing of neighbors along each axis (largest / smallest), and the latent grid for it.
 
-    ratios: tuple[float, ...]
-    knots: tuple[tuple[float, ...], ...]
+    ``stretching``: positions between which the latent grid has equally many lines; None: a regular grid, as no points
+    cluster. Along an axis with a uniform spacing they are evenly spaced, whatever the number of points along it: the
+    domain may be narrow there, or have a hole.
+    """
 
-    @property
-    def stretching(self) -> list[list[float]] | None:
-        """The positions between which the latent grid has equally many lines; None: nothing clusters, it is regular.
-
-        Along an axis with an even spacing they are evenly spaced, however many points are where: a domain may be
-        narrow there, or have a hole.
-        """
-        if max(self.ratios) < CLUSTERED:
-            return None
-        even = np.linspace(-1, 1, KNOTS).tolist()
-        return [
-            list(knots) if ratio >= CLUSTERED else even for ratio, knots in zip(self.ratios, self.knots, strict=True)
-        ]
+    ratios: list[float]
+    stretching: list[list[float]] | None
 
     def __str__(self) -> str:
         grid = "regular" if self.stretching is None else "finer where points are close together"
@@ -47,7 +38,7 @@ class Clustering:
 
 
 def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
-    """Return the clustering of the training points in the box of the model; ``half`` is what becomes 1 there."""
+    """Return the clustering of the training points in the box of the model, in units of ``half``."""
     rng = np.random.default_rng(0)
     center = np.mean(problem.box(), 1)
     points, spacings = [], []
@@ -59,17 +50,19 @@ def measure_clustering(problem: Problem, half: Sequence[float]) -> Clustering:
             nearest: Any = KDTree(x).query(x, NEIGHBOR + 1)[0]  # the nearest is the point itself
             spacings.append(nearest[:, -1])
     if not points:
-        return Clustering((1.0,) * len(half), (tuple(np.linspace(-1, 1, KNOTS)),) * len(half))
-    x, spacing = np.concatenate(points), np.concatenate(spacings)
-    axes = range(x.shape[1])
-    return Clustering(
-        tuple(_ratio(x[:, j], spacing) for j in axes), tuple(tuple(_quantiles(x[:, j]).tolist()) for j in axes)
-    )
+        return Clustering([1.0] * len(half), None)
+    axes, spacing = np.concatenate(points).T, np.concatenate(spacings)
+    ratios = [_ratio(x, spacing) for x in axes]
+    if max(ratios) < CLUSTERED:
+        return Clustering(ratios, None)
+    even = np.linspace(-1, 1, KNOTS)
+    knots = [_quantiles(x) if ratio >= CLUSTERED else even for x, ratio in zip(axes, ratios, strict=True)]
+    return Clustering(ratios, [k.tolist() for k in knots])
 
 
 def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"]) -> float:
-    """Return the largest by the smallest typical spacing along an axis: geometric means of all points in a bin."""
-    real = spacing > 0  # not several points in one place
+    """Return the ratio of the largest to the smallest spacing along an axis, as geometric means over bins."""
+    real = spacing > 0  # excludes coinciding points
     index = np.clip(((x[real] + 1) / 2 * BINS).astype(int), 0, BINS - 1)
     counts = np.bincount(index, minlength=BINS)
     sums = np.bincount(index, np.log(spacing[real]), BINS)
@@ -81,7 +74,7 @@ def _ratio(x: Float[np.ndarray, "points"], spacing: Float[np.ndarray, "points"])
 
 
 def _quantiles(x: Float[np.ndarray, "points"]) -> Float[np.ndarray, "knots"]:
-    """Return positions from -1 to 1 with about equally many points between them, of no less than the finest width."""
+    """Return positions from -1 to 1 with about equally many points between them, not closer than the finest width."""
     x = np.sort(np.clip(x, -1, 1))
     below = (1 - FLOOR) * np.linspace(0, 1, len(x)) + FLOOR * (x + 1) / 2
     inner = np.interp(np.linspace(0, 1, KNOTS)[1:-1], below, x)

@@ -1,4 +1,4 @@
-"""Several processes and machines: everything with a rank. Started by ``torchrun``; without it there is one process."""
+"""Training on several processes and machines, started by ``torchrun``; without it there is one process."""
 
 import gc
 import os
@@ -55,9 +55,9 @@ def _reduced(
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together, in teams of ``parts`` that hold each cloud together (1: each whole clouds).
+    """The processes that train together, in teams of ``parts`` processes (1: each process has whole clouds).
 
-    Teams share the samples of a batch among them, the processes of a team the points of each sample.
+    The samples of a batch are divided among the teams, the points of each sample among the processes of a team.
     """
 
     rank: int
@@ -68,26 +68,26 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this process writes the files."""
         return self.rank == 0
 
     @property
     def teams(self) -> int:
-        """How many teams there are."""
+        """The number of teams."""
         return self.size // self.parts
 
     @property
     def number(self) -> int:
-        """The number of this process's team."""
+        """The index of this process's team."""
         return self.rank // self.parts
 
     @property
     def part(self) -> int:
-        """Which part of a cloud this process holds."""
+        """The index of the part of each cloud that this process holds."""
         return self.rank % self.parts
 
     def divide_points(self, model: nn.Module, name: str) -> None:
-        """Tell the model that it sees a part of each cloud, if it does."""
+        """Give the model its team if it sees only a part of each cloud."""
         if self.team is None:
             return
         if not isinstance(model, IKNO):
@@ -116,13 +116,13 @@ class Group:
         return values
 
     def any(self, flag: bool) -> bool:
-        """Tell whether the flag is set in any process."""
+        """Return whether the flag is set in any process."""
         if self.size == 1:
             return flag
         return bool(self.total(torch.tensor([float(flag)], device=self.device)) > 0)
 
     def wait(self) -> None:
-        """Return when all processes are here."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 

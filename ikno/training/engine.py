@@ -1,11 +1,11 @@
-"""Training: one loop. What is random in it follows from the seed, the epoch and the step, so it can stop anywhere."""
+"""The training loop. Its random numbers follow from the seed, the epoch and the step, so it can stop anywhere."""
 
 import json
-import os
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ikno.config import Config, TrainSettings
+from ikno.config import CompleteConfig, Config
+from ikno.cost import Step
 from ikno.data.batches import Batch, Items, in_order, shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
@@ -23,15 +24,15 @@ from ikno.memory import reused_memory
 from ikno.models import name_of
 from ikno.runs import Run, check_free, load, save
 from ikno.surrogate import Surrogate
-from ikno.training.average import Average
+from ikno.training.average import Average, copy
 from ikno.training.distributed import Group, group
-from ikno.training.losses import relative_errors, sample_losses
-from ikno.training.optimizers import learning_rate, make_optimizers, restore, state_of
-from ikno.training.prepare import as_older, check_room, complete, new_surrogate, steps_per_epoch
+from ikno.training.losses import sample_losses
+from ikno.training.optimizers import OPTIMIZERS, learning_rate, restore, state_of
+from ikno.training.prepare import as_older, check_memory, complete, new_surrogate, steps_per_epoch
 from ikno.training.progress import Progress, Report
 
 
-class Stopped(Exception):  # noqa: N818 (not an error)
+class TrainingInterrupted(Exception):  # noqa: N818 (not an error)
     """Training was asked to stop (Ctrl-C or SIGTERM) and has saved its state: it can be resumed."""
 
 
@@ -43,7 +44,7 @@ def train(
     report: Callable[[Report], None] = lambda report: None,
     model: str | type[nn.Module] | None = None,
 ) -> Run:
-    """Train a surrogate and return its run. SIGINT and SIGTERM save and raise ``Stopped``.
+    """Train a surrogate and return its run.
 
     Args:
         config: What to train on and how, by ``ikno.make_config``.
@@ -52,6 +53,9 @@ def train(
         until: End after so many epochs of the whole schedule.
         report: Called after each step.
         model: A registered class, or a name, in place of the model of the config; its settings are the defaults.
+
+    Raises:
+        TrainingInterrupted: SIGINT or SIGTERM was received; the state is saved.
     """
     if model is not None:
         config = config.model_copy(update={"model": {"name": name_of(model)}})
@@ -60,33 +64,27 @@ def train(
 
 
 def _train(
-    processes: Group,
-    config: Config,
-    path: Path,
-    resume: bool,
-    until: int | None,
-    report: Callable[[Report], None],
+    processes: Group, config: Config, path: Path, resume: bool, until: int | None, report: Callable[[Report], None]
 ) -> Run:
-    """Train in this process; what refers to the group of processes is gone when this returns."""
+    """Train in this process; no references to the process group remain when this returns."""
     problem = open_problem(config.data, config.seed)
     notes: list[str] = []
-    if resume:
-        run = Run.open(path)
-        config = complete(as_older(config, run.config), problem, notes.append)
-        run.check_same(config, problem.card)
-        goes_on = run.has("last")  # killed before the first checkpoint: nothing is lost by beginning again
-        surrogate = Surrogate(run.signature) if goes_on else new_surrogate(config, problem)
-    else:
-        goes_on = False
-        config = complete(config, problem, notes.append)
+    run = Run.open(path) if resume else None
+    whole = complete(config if run is None else as_older(config, run.config), problem, notes.append)
+    if run is None:
         check_free(path)
-        surrogate = new_surrogate(config, problem)
-        run = Run(path, config, problem.card, surrogate.signature)
-    # Before anything is written: it may still find fault with the settings or the data.
-    training = Training(run, config, problem, surrogate, processes, report)
-    training.notes += notes
-    if processes.first and not resume:
-        Run.create(path, config, problem.card, surrogate.signature)
+    else:
+        run.check_same(whole, problem.card)
+    # A run that was stopped before its first checkpoint begins again.
+    goes_on = run is not None and (path / "last.safetensors").is_file()
+    surrogate = Surrogate(run.signature) if run is not None and goes_on else new_surrogate(whole, problem)
+    # Before anything is written: settings or data may still be rejected.
+    training = Training(path, whole, problem, surrogate, processes, report)
+    training.notes[:0] = notes
+    if run is None:
+        run = Run(path, whole, problem.card, surrogate.signature)
+        if processes.first:
+            Run.create(path, whole, problem.card, surrogate.signature)
     processes.wait()
     needed = training.needed if processes.device.type == "cpu" else None
     with run.locked() if processes.first else nullcontext(), reused_memory(needed):
@@ -94,12 +92,29 @@ def _train(
     return run
 
 
+def prepare_step(config: Config, problem: Problem | None = None) -> Step:
+    """Return one training step on the first batch as a call, which updates the weights; nothing is written."""
+    problem = problem or open_problem(config.data, config.seed)
+    whole = complete(config, problem)
+    surrogate = new_surrogate(whole, problem)
+    with group(whole.device, whole.train.point_processes) as processes:
+        training = Training(Path(), whole, problem, surrogate, processes, lambda report: None)
+    chosen = shuffled(len(training.items), whole.train.batch, whole.seed, 0)[0]
+    batch = training.items.batch(chosen)
+
+    def run_step() -> None:
+        training.gradient(batch, chosen)
+        training.update()
+
+    return Step(run_step, sum(p.numel() for p in surrogate.model.parameters()))
+
+
 @dataclass
 class Training:
     """One training run in one process."""
 
-    run: Run
-    config: Config
+    path: Path
+    config: CompleteConfig
     problem: Problem
     surrogate: Surrogate
     processes: Group
@@ -107,26 +122,25 @@ class Training:
     at: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.settings: TrainSettings = self.config.train
+        self.settings = self.config.train
         self.surrogate.to(self.processes.device)
         self.processes.divide_points(self.surrogate.model, self.config.model["name"])
         self.wrapped = self.processes.wrap(self.surrogate)
         if self.settings.compile:
-            _compile(self.surrogate.model)
-        self.optimizers = make_optimizers(self.surrogate, self.settings)
-        decay = self.settings.ema
-        self.average = None if decay is None else Average(self.surrogate, decay)
-        limit = self.config.data.memory_gb * 1e9
+            # The processor, or a model without one as a whole; each size of batch has its own program.
+            getattr(self.surrogate.model, "processor", self.surrogate.model).compile(dynamic=False)
+        self.optimizers = OPTIMIZERS.find(self.settings.optimizer)(self.surrogate, self.settings)
+        self.average = Average(self.surrogate, self.settings.ema)
         part, parts = self.processes.part, self.processes.parts
         train, validation = (s.part(part, parts) for s in (self.problem.train, self.problem.validation))
         for samples in (train, validation):
-            samples.keep(limit)
-        self.needed, self.memory = check_room(self.config, self.problem, self.surrogate, self.processes)
+            samples.keep(self.config.data.memory_gb * 1e9)
+        self.needed, memory = check_memory(self.config, self.problem, self.surrogate, self.processes)
+        self.notes = [memory]
         self.items = self.problem.items(train)
         self.validation = self.problem.items(validation, from_start=True)
-        self.epochs = self.settings.epochs or 1
+        self.epochs = self.settings.epochs
         self.steps = self.settings.steps or self.epochs * steps_per_epoch(self.config, self.problem)
-        self.notes: list[str] = []
         self.clouds: dict[int, Any] = {}
         self.saved = time.monotonic()
         self.validated: float | None = None
@@ -137,15 +151,14 @@ class Training:
 
     def go(self, resume: bool, until: int | None = None) -> None:
         """Train to the end, or until a signal asks to stop."""
-        if resume:
-            self._restore()
-        else:
-            self._begin()
-        if self.processes.first:
-            for text in (*self.notes, self.memory):
-                self._say(text)
+        (self._restore if resume else self._begin)()
+        for text in self.notes if self.processes.first else []:
+            self._say(text)
         self.last = min(until or self.epochs, self.epochs)
-        self.board = _board(self.run.path) if self.settings.tensorboard and self.processes.first else None
+        if self.settings.tensorboard and self.processes.first:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(self.path / "tensorboard"))
         with _signals() as asked:
             while self.at.epoch < self.last and not self.at.finished:
                 self._epoch(asked)
@@ -156,7 +169,7 @@ class Training:
         whole = shuffled(len(self.items), self.settings.batch, self.config.seed, at.epoch)
         whole = whole[: self.steps - (at.step - at.batch)]  # the last epoch may be cut
         batches = whole[at.batch :]
-        mine = [self.processes.mine(b) or b[:1] for b in batches]  # a process without a share repeats one, weightless
+        mine = [self.processes.mine(b) or b[:1] for b in batches]  # without a share: one sample of weight zero
         loader = self.items.loader(mine, self.config.data.workers, (at.epoch, at.batch))
         for chosen, batch in zip(batches, loader, strict=True):
             start = time.monotonic()
@@ -169,23 +182,25 @@ class Training:
             self.report(Report(at.epoch + 1, self.epochs, at.step, self.steps, mean, self.validated, seconds))
             if self.processes.any(bool(asked)):
                 self._save()
-                raise Stopped(f"{self.run.path}: stopped in epoch {at.epoch + 1}, step {at.step}; go on with --resume")
+                raise TrainingInterrupted(
+                    f"{self.path}: stopped in epoch {at.epoch + 1}, step {at.step}; go on with --resume"
+                )
             if self._due() and at.batch < len(whole):
                 self._save()
         self._end_of_epoch()
 
     def _step(self, batch: Batch, chosen: list[int]) -> float | None:
         """Update the weights; return the loss of the whole batch, or None if it or its gradient was not finite."""
-        at, s = self.at, self.settings
+        at = self.at
         value, norm = self.gradient(batch, chosen)
         if not (np.isfinite(value) and np.isfinite(norm)):
             at.bad, at.skipped = at.bad + 1, at.skipped + 1
             samples = [self.items.sample(i) for i in chosen]
             self._record({"event": "skipped", "epoch": at.epoch + 1, "step": at.step, "samples": samples})
-            if at.bad >= s.max_bad_steps:
+            if at.bad >= self.settings.max_bad_steps:
                 self._save()
                 raise UserError(
-                    f"{self.run.path}: loss or gradient was not finite in {at.bad} steps in a row (last: samples "
+                    f"{self.path}: loss or gradient was not finite in {at.bad} steps in a row (last: samples "
                     f"{samples[:8]}); lower train.learning_rate or look at these samples"
                 )
             return None
@@ -194,14 +209,15 @@ class Training:
         return value
 
     def gradient(self, batch: Batch, chosen: list[int]) -> tuple[float, float]:
-        """Compute the gradients; return the loss of the whole batch and the norm before clipping.
+        """Compute the gradients and return the loss of the whole batch and the norm of the gradient before clipping.
 
-        ``chosen`` are the items of all processes, ``batch`` those of this one's team.
+        ``chosen`` are the items of all processes, ``batch`` those of this process's team.
         """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        # Dropout: a team has one processor on one grid, in as many copies.
-        torch.manual_seed(_seed(self.config.seed, self.at.step, self.processes.number))
+        # Dropout: the processes of a team are copies of one processor on one grid, so they share a seed.
+        entropy = np.random.SeedSequence((self.config.seed, 4, self.at.step, self.processes.number))
+        torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
         self.surrogate.train()
         total = torch.zeros((), device=self.processes.device)
         parts = batch.parts(self.settings.micro_batch)
@@ -213,45 +229,38 @@ class Training:
                 loss = losses.sum() * share
                 loss.backward()
             total += loss.detach() / self.processes.size
-        return float(self.processes.total(total)), self._clip()
+        norm = nn.utils.clip_grad_norm_(self.surrogate.parameters(), self.settings.clip or math.inf)
+        return float(self.processes.total(total)), float(norm)
 
     def update(self) -> None:
-        """Move the weights along the gradients, and their average after them."""
+        """Update the weights by the gradients, and then their average."""
         rate = learning_rate(self.settings, self.at.step, self.steps)
         for optimizer in self.optimizers:
             for parameters in optimizer.param_groups:
                 parameters["lr"] = rate
             optimizer.step()
-        if self.average is not None:
-            self.average.update(self.at.step)
+        self.average.update(self.at.step)
 
     def _losses(self, batch: Batch) -> Float[Tensor, "batch"]:
-        device = self.processes.device
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16")
-        with autocast:
+        enabled = self.settings.precision == "bfloat16"
+        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled):
             output = self.wrapped(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
         target = self.surrogate.targets(batch.inputs, batch.values, batch.lead)
         return sample_losses(output.float(), target, batch.mask, self.settings.loss, self.processes.team)
 
     def _cloud(self, batch: Batch) -> Any:
-        """Return the located points; a cloud that comes again is located once."""
+        """Return the located points; a cloud that occurs again is located once."""
         if batch.cloud is None:
             return self.surrogate.locate(batch.points, batch.mask)
         if batch.cloud not in self.clouds:
             self.clouds = {batch.cloud: self.surrogate.locate(batch.points)}
         return self.clouds[batch.cloud]
 
-    def _clip(self) -> float:
-        parameters = [p for p in self.surrogate.parameters() if p.grad is not None]
-        if self.settings.clip is None:
-            return float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        return float(nn.utils.clip_grad_norm_(parameters, self.settings.clip))
-
     def _end_of_epoch(self) -> None:
         at, s = self.at, self.settings
         loss = at.loss / at.samples if at.samples else None
         done = at.epoch + 1
-        with nullcontext() if self.average is None else self.average.used():
+        with self.average.used():
             score, validation = self._scored(done, loss)
         rate = learning_rate(s, at.step - 1, self.steps)
         record = {"epoch": done, "step": at.step, "loss": loss, "validation": validation, "learning_rate": rate}
@@ -263,7 +272,7 @@ class Training:
             self._save()
 
     def _scored(self, done: int, loss: float | None) -> tuple[float | None, float | None]:
-        """Return what the best is chosen by and the validation error, if it is time for one; keep the best weights."""
+        """Return the score that selects the best weights, which are saved, and the validation error if it is due."""
         at, validation = self.at, None
         if len(self.validation) and (done % self.settings.validate_every == 0 or done in (self.epochs, self.last)):
             found = self.validate(self.validation)
@@ -272,7 +281,7 @@ class Training:
         if score is not None and (at.best is None or score < at.best):
             at.best, at.best_epoch = score, done
             if self.processes.first:
-                save(self.run.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
+                save(self.path / "best.safetensors", self._weights(), {"epoch": done, "error": score})
         return score, validation
 
     @torch.no_grad()
@@ -287,7 +296,7 @@ class Training:
             batch = batch.to(self.processes.device)
             output = self.surrogate(self._cloud(batch), batch.inputs, batch.time, batch.lead, batch.mask)
             values = self.surrogate.physical(batch.inputs, output, batch.lead)
-            errors = relative_errors(scale(values), scale(batch.values), batch.mask, self.processes.team)
+            errors = sample_losses(scale(values), scale(batch.values), batch.mask, "relative_l1", self.processes.team)
             total += torch.stack([errors.double().sum(), total.new_tensor(len(batch))])
         error, count = self.processes.total(total).tolist()
         return error / count
@@ -298,49 +307,43 @@ class Training:
     def _weights(self) -> dict[str, Tensor]:
         return {f"weights.{k}": v for k, v in self.surrogate.state_dict().items()}
 
-    def _averages(self) -> dict[str, Tensor]:
-        return {} if self.average is None else self.average.state()
-
     def _save(self) -> None:
         if self.processes.first:
-            tensors = {**self._weights(), **self._averages(), **state_of(self.optimizers)}
-            save(self.run.path / "last.safetensors", tensors, asdict(self.at))
+            tensors = {**self._weights(), **self.average.means, **state_of(self.optimizers)}
+            save(self.path / "last.safetensors", tensors, asdict(self.at))
         self.saved = time.monotonic()
 
     def _begin(self) -> None:
         self.at.data = self.problem.digest()
         if self.processes.first:
-            (self.run.path / "log.jsonl").unlink(missing_ok=True)
+            (self.path / "log.jsonl").unlink(missing_ok=True)
         self._save()
 
     def _restore(self) -> None:
-        file = self.run.path / "last.safetensors"
-        tensors, state = load(file, {**self._weights(), **self._averages()})
+        file = self.path / "last.safetensors"
+        tensors, state = load(file, {**self._weights(), **self.average.means})
         at = Progress.restored(state, file)
         if at.data != self.problem.digest():
-            raise UserError(f"{self.problem.path}: not the data that {self.run.path} was trained on; put that back")
+            raise UserError(f"{self.problem.path}: not the data that {self.path} was trained on; put that back")
         self.surrogate.load_state_dict({k.removeprefix("weights."): tensors[k] for k in self._weights()})
         restore(self.optimizers, tensors)
-        if self.average is not None:
-            self.average.restore(tensors)
+        copy(tensors, self.average.means)
         self.at = at
         if self.processes.first:  # what came after the checkpoint is computed, and written, again
-            log = self.run.path / "log.jsonl"
-            size = log.stat().st_size if log.exists() else 0
-            if size < self.at.records:
-                raise UserError(
-                    f"{log}: records before step {self.at.step} are missing; put the file back or train again"
-                )
-            if log.exists():
-                os.truncate(log, self.at.records)
-            self._say(f"resumed after step {self.at.step}")
+            with (self.path / "log.jsonl").open("ab") as log:
+                if log.tell() < at.records:
+                    raise UserError(
+                        f"{log.name}: records before step {at.step} are missing; put the file back or train again"
+                    )
+                log.truncate(at.records)
+            self._say(f"resumed after step {at.step}")
 
     def _record(self, record: dict[str, Any]) -> None:
         line = json.dumps(record) + "\n"
         self.at.records += len(line)
         if not self.processes.first:
             return
-        with (self.run.path / "log.jsonl").open("a") as file:
+        with (self.path / "log.jsonl").open("a", newline="\n") as file:
             file.write(line)
         self._say(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
         if self.board is not None and "loss" in record:
@@ -349,12 +352,8 @@ class Training:
                     self.board.add_scalar(name, record[name], record["step"])
 
     def _say(self, text: str) -> None:
-        with (self.run.path / "train.log").open("a") as file:
+        with (self.path / "train.log").open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-
-
-def _seed(seed: int, step: int, team: int) -> int:
-    return int(np.random.SeedSequence((seed, 4, step, team)).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextmanager
@@ -362,25 +361,11 @@ def _signals() -> Iterator[list[int]]:
     """Yield a list that receives SIGINT and SIGTERM instead of their usual effect."""
     asked: list[int] = []
     before = {}
-    try:
+    with suppress(ValueError):  # not the main thread: signals are not ours
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, lambda n, _: asked.append(n))
-    except ValueError:  # not the main thread: signals are not ours
-        before = {}
     try:
         yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _compile(model: nn.Module) -> None:
-    """Compile the processor, or a model without one as a whole; each size of batch has its own program."""
-    compiled = getattr(model, "processor", model)
-    compiled.compile(dynamic=False)
-
-
-def _board(path: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(path / "tensorboard"))

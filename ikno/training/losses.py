@@ -1,6 +1,7 @@
-"""What training makes small, and the error that chooses the best: one number per sample, summed over all its points.
+"""What training minimizes, and the error that selects the best weights: one number per sample, over all its points.
 
-With a ``team`` every process has some of the points of each sample and gets the number of the whole sample.
+With a ``team`` every process has some of the points of each sample and gets the number of the whole sample. What is
+masked is zero in both output and target.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,16 @@ Mask = Bool[Tensor, "batch points"]
 PerSample = Float[Tensor, "batch"]
 
 
+def relative_l1(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
+    """Return |output - target| / |target| (L1) of each sample; by it the best weights are selected."""
+    error, size = (output - target).abs().sum((1, 2)), target.abs().sum((1, 2))
+    if team is not None:
+        error, size = team.total(error), team.total(size)
+    return error / size.clamp(min=1e-30)
+
+
 def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
-    """Return |output - target| / |target| (L2) of each sample; what is masked is zero in both."""
+    """Return |output - target| / |target| (L2) of each sample."""
     error, size = (output - target).flatten(1).norm(dim=1), target.flatten(1).norm(dim=1)
     if team is not None:  # the root of nothing has no slope: below the limit there is none
         error, size = (team.total(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
@@ -25,7 +34,7 @@ def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | 
 
 
 def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
-    """Return the mean square of output - target of each sample; what is masked is zero in both."""
+    """Return the mean square of output - target of each sample."""
     squares = (output - target).flatten(1).square().sum(1)
     count = target.shape[1] * target.shape[2]
     counts = squares.new_full(squares.shape, count) if mask is None else mask.sum(1) * target.shape[2]
@@ -36,7 +45,7 @@ def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | 
 
 # Functions (output, target, mask, team) -> the loss of each sample.
 LOSSES: Registry[Callable[..., PerSample]] = Registry(
-    "loss", "train.loss", {"relative_l2": relative_l2, "mse": mean_square}
+    "loss", "train.loss", {"relative_l1": relative_l1, "relative_l2": relative_l2, "mse": mean_square}
 )
 
 
@@ -45,12 +54,3 @@ def sample_losses(output: Fields, target: Fields, mask: Mask | None, kind: str, 
     if mask is not None:
         output, target = output * mask[..., None], target * mask[..., None]
     return LOSSES.find(kind)(output, target, mask, team)
-
-
-def relative_errors(values: Fields, truth: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
-    """Return |values - truth| / |truth| (L1) of each sample, all variables pooled."""
-    keep = 1.0 if mask is None else mask[..., None].float()
-    error, size = (keep * (values - truth).abs()).sum((1, 2)), (keep * truth.abs()).sum((1, 2))
-    if team is not None:
-        error, size = team.total(error), team.total(size)
-    return error / size.clamp(min=1e-30)

@@ -1,4 +1,4 @@
-"""What a model is best asked for in time: states, changes or rates of change. A choice from the training data alone."""
+"""The prediction mode in time (states, changes or rates of change), chosen from the training data alone."""
 
 from dataclasses import dataclass, replace
 
@@ -8,10 +8,10 @@ from jaxtyping import Float
 from ikno.data.pairs import Accumulator, Mode
 from ikno.data.problem import Problem
 
-PUBLISHED: Mode = "derivative"  # what the paper predicts in time
+PUBLISHED: Mode = "derivative"  # that of the paper
 SAMPLES, POINTS = 32, 2048
-# Changes larger than this times the state they lead to are not worth learning. Measured: the errors of both ways
-# are equal somewhere between 0.2 and 0.46 (python -m benchmarks.modes, docs/learning.md).
+# Changes larger than this times the state they lead to are not worth learning. Measured: the errors of direct and
+# residual are equal somewhere between 0.2 and 0.46 (python -m benchmarks.modes, docs/learning.md).
 LARGE = 0.3
 
 
@@ -29,11 +29,11 @@ class Sizes:
 
     @property
     def mode(self) -> Mode:
-        """The mode to learn: states where the changes are large, else the more even of changes and rates of change.
+        """The mode to learn: states if the changes are large, else the more even of changes and rates of change.
 
-        A model learns its target with some relative error. If that is the change, the state u_i + change has this error
-        times |u_j - u_i| / |u_j|: more where the change has to cancel most of u_i, less where little happens. Changes
-        are harder to learn than states: the two are equally good at a ratio below 1.
+        A model learns its target with some relative error. If the target is the change, the state u_i + change has this
+        error times |u_j - u_i| / |u_j|: a larger one where the change cancels most of u_i, a smaller one where little
+        happens. Changes are harder to learn than states, so both are equally good at a ratio below 1.
         """
         if self.change > LARGE:
             return "direct"
@@ -63,8 +63,9 @@ def measure_sizes(problem: Problem) -> Sizes:
     scale = np.where(moments.std > 1e-6 * abs(moments.mean), moments.std, 1.0)  # as in the normalizer
     place = {snapshot: row for row, snapshot in enumerate(used)}
     pairs = [(place[i], place[j]) for i, j in problem.pairs]
-    found = [_sizes((u - moments.mean) / scale, pairs) for u in fields]
-    changes, states = (np.array([f[n] for f in found]) for n in (0, 1))  # [samples, pairs]
+    normalized = [(u - moments.mean) / scale for u in fields]
+    changes = np.array([[_size(u[j] - u[i]) for i, j in pairs] for u in normalized])
+    states = np.array([[_size(u[j]) for _, j in pairs] for u in normalized])
     leads = np.array([problem.times[j] - problem.times[i] for i, j in problem.pairs])
     first = [p for p, (i, _) in enumerate(problem.pairs) if i == 0]
     ratios = changes[:, first] / np.maximum(states[:, first], 1e-30)
@@ -72,12 +73,8 @@ def measure_sizes(problem: Problem) -> Sizes:
     return Sizes(float(np.median(ratios)), _unevenness(mean), _unevenness(mean / leads))
 
 
-def _sizes(
-    u: Float[np.ndarray, "times points variables"], pairs: list[tuple[int, int]]
-) -> tuple[list[float], list[float]]:
-    """Return the root mean squares of u_j - u_i and of u_j for each pair."""
-    states = np.sqrt((u**2).mean((1, 2)))
-    return [float(np.sqrt(((u[j] - u[i]) ** 2).mean())) for i, j in pairs], [float(states[j]) for _, j in pairs]
+def _size(values: Float[np.ndarray, "points variables"]) -> float:
+    return float(np.sqrt((values**2).mean()))
 
 
 def _unevenness(sizes: Float[np.ndarray, "pairs"]) -> float:

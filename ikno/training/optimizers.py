@@ -1,7 +1,7 @@
 """Optimizers and the learning rate over time."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ WIDE = 16
 class Muon(torch.optim.Muon):
     """Muon with its Newton-Schulz iteration in the precision of the weights, for all matrices of one shape at once.
 
-    The one of torch iterates in bfloat16, matrix by matrix, which takes as long as half of the model on CPUs.
+    That of torch iterates in bfloat16 and matrix by matrix, which on CPUs takes half as long as the model itself.
     """
 
     @torch.no_grad()
@@ -28,22 +28,16 @@ class Muon(torch.optim.Muon):
             for p in group["params"]:
                 if p.grad is not None:
                     alike.setdefault(p.shape, []).append(p)
+                    self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
             for shape, parameters in alike.items():
                 gradients = [p.grad for p in parameters if p.grad is not None]
-                averages = [self._average(p) for p in parameters]
+                averages = [self.state[p]["momentum_buffer"] for p in parameters]
                 torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
                 updates = torch.stack(torch._foreach_lerp(gradients, averages, group["momentum"]))  # pyright: ignore[reportPrivateImportUsage]
                 updates = orthogonalized(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
                 rate = group["lr"] * 0.2 * math.sqrt(max(shape))
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])  # pyright: ignore[reportPrivateImportUsage]
                 torch._foreach_add_(parameters, updates.unbind(), alpha=-rate)  # pyright: ignore[reportPrivateImportUsage]
-
-    def _average(self, p: Tensor) -> Tensor:
-        """Return the moving average of the gradients of a matrix."""
-        state = self.state[p]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(p)
-        return state["momentum_buffer"]
 
 
 def orthogonalized(
@@ -60,9 +54,19 @@ def orthogonalized(
     return x.mT if tall else x
 
 
-def adamw(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Return AdamW for all parameters, as in the paper."""
-    return _adamw(model, settings, [])
+def adamw(model: nn.Module, settings: TrainSettings, others: Sequence[Tensor] = ()) -> list[torch.optim.Optimizer]:
+    """Return AdamW, as in the paper, for all parameters but the others.
+
+    Parts of a model may ask for another weight decay of some of their parameters (``own_decay``).
+    """
+    excluded = {id(p) for p in others}
+    own = {id(p): d for m in model.modules() if hasattr(m, "own_decay") for p, d in m.own_decay()}  # pyright: ignore[reportCallIssue]
+    groups: dict[float, list[Tensor]] = {}
+    for p in model.parameters():
+        if p.requires_grad and id(p) not in excluded:
+            groups.setdefault(own.get(id(p), settings.weight_decay), []).append(p)
+    each = [{"params": g, "weight_decay": d} for d, g in groups.items()]
+    return [torch.optim.AdamW(each, lr=settings.learning_rate, fused=True)] if each else []
 
 
 def muon(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
@@ -73,24 +77,7 @@ def muon(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimize
     first = Muon(
         matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return [first, *_adamw(model, settings, matrices)]
-
-
-def _adamw(model: nn.Module, settings: TrainSettings, others: list[Tensor]) -> list[torch.optim.Optimizer]:
-    """Return AdamW for all parameters but the others.
-
-    Parts of a model may ask for another weight decay of some of their parameters (``own_decay``).
-    """
-    chosen = {id(p) for p in others}
-    own = {id(p): d for m in model.modules() if hasattr(m, "own_decay") for p, d in m.own_decay()}  # pyright: ignore[reportCallIssue]
-    groups: dict[float, list[Tensor]] = {}
-    for p in model.parameters():
-        if p.requires_grad and id(p) not in chosen:
-            groups.setdefault(own.get(id(p), settings.weight_decay), []).append(p)
-    if not groups:
-        return []
-    each = [{"params": g, "weight_decay": d} for d, g in groups.items()]
-    return [torch.optim.AdamW(each, lr=settings.learning_rate, fused=True)]
+    return [first, *adamw(model, settings, matrices)]
 
 
 # Functions (model, settings) -> optimizers, which between them have each parameter once.
@@ -99,21 +86,16 @@ OPTIMIZERS: Registry[Callable[[nn.Module, TrainSettings], list[torch.optim.Optim
 )
 
 
-def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Return the optimizers that the settings name."""
-    return OPTIMIZERS.find(settings.optimizer)(model, settings)
-
-
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """Return the matrices that Muon is for: those of all wide linear maps, and of a processor of any width.
+    """Return the matrices for Muon: those of all wide linear maps, and of a processor of any width.
 
-    Maps from a few channels or to a few are no place for it: their rows or columns are not alike.
+    Maps from or to a few channels are left out: their rows or columns are not alike.
     """
-    found = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and (min(module.weight.shape) >= WIDE or ".processor." in f".{name}"):
-            found.append(module.weight)
-    return found
+    return [
+        module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and (min(module.weight.shape) >= WIDE or ".processor." in f".{name}")
+    ]
 
 
 def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:
@@ -127,11 +109,13 @@ def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:
 
 def state_of(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """Return all tensors of the optimizers by name."""
-    found = {}
-    for i, optimizer in enumerate(optimizers):
-        for j, values in optimizer.state_dict()["state"].items():
-            found |= {f"optimizer.{i}.{j}.{name}": value for name, value in values.items() if isinstance(value, Tensor)}
-    return found
+    return {
+        f"optimizer.{i}.{j}.{name}": value
+        for i, optimizer in enumerate(optimizers)
+        for j, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def restore(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Where training stands: what a checkpoint holds beside weights and optimizer, and what a display may show."""
+"""Progress of training: as stored in checkpoints, and as reported after each step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -7,12 +7,10 @@ from typing import Any
 
 from ikno.errors import UserError
 
-NEEDED = {"epoch", "step", "data"}  # in the checkpoints of all versions, not in best.safetensors
-
 
 @dataclass
 class Progress:
-    """Where training stands; all of it is in the checkpoint. A new field needs a default that older checkpoints mean.
+    """Progress of training as stored in a checkpoint. A new field needs the default that fits older checkpoints.
 
     ``records`` is the length of the log in bytes, ``data`` a digest of the data, which must be the same on resume.
     """
@@ -32,8 +30,8 @@ class Progress:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], file: Path) -> "Progress":
-        """Return what the checkpoint in a file holds; fields that are newer than it have their defaults."""
-        if not set(state) >= NEEDED:
+        """Return the progress in a checkpoint; fields that were added later have their defaults."""
+        if not set(state) >= {"epoch", "step", "data"}:  # in the checkpoints of all versions
             raise UserError(f"{file}: holds no progress of training (best.safetensors has weights only); train again")
         if unknown := sorted(set(state) - {f.name for f in fields(cls)}):
             raise UserError(
@@ -44,7 +42,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Report:
-    """What a progress display may show after a step."""
+    """Progress after a step, for a display."""
 
     epoch: int
     epochs: int

@@ -1,4 +1,4 @@
-"""Initial scales of the kernels: multiples of given ones, and a choice from the data that needs no search."""
+"""Initial scales of the kernels: multiples of given ones, or chosen from the data without trial runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from ikno.errors import UserError
 
 SCALES = ("init_scales_l1", "init_scales_l2")
 SAMPLES, POINTS, PAIRS, NEIGHBORS = 32, 2048, 16384, 8
-LEAST = 100  # pairs of a mean that counts
+LEAST = 100  # pairs in a bin that counts
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of the data in the model's coordinates: of its fields, one per channel, and between its points."""
+    """Correlation lengths of the fields, one per channel, and the spacing of the points, in the model's coordinates."""
 
     fields: Float[np.ndarray, "channels"]
     spacing: float
@@ -66,17 +66,17 @@ def measure_lengths(problem: Problem, half: Sequence[float], mode: Mode, seed: i
 
 
 def auto_scale(lengths: Lengths) -> float:
-    """Return the scale s of the finest kernel, so that it falls to half within half of the shortest length.
+    """Return the scale s of the finest kernel, which falls to half within half of the shortest length.
 
-    Gaussian and Laplace fall to half at 0.83 / s and 0.69 / s, 0.76 / s between them. Lengths that the points do not
-    resolve count as two spacings, and none counts as longer than half of the domain.
+    Gaussian and Laplace fall to half at 0.83 / s and 0.69 / s, on average at 0.76 / s. Lengths that the points do not
+    resolve count as two spacings, and lengths above half of the domain as half of it.
     """
     shortest = lengths.fields.min(initial=1.0)
     return float(2 * 0.76 / np.clip(shortest, min(2 * lengths.spacing, 1.0), 1.0))
 
 
 def rescaled(model: Mapping[str, Any], factor: Callable[[float], float]) -> dict[str, list[float]]:
-    """Return the initial scales of a complete model times a factor, which may depend on the largest of them."""
+    """Return the initial scales of a complete model, multiplied by a factor that may depend on the largest one."""
     if model.get("kernel") != "base" or not model.keys() >= set(SCALES):
         raise UserError(f"model: {model['name']} has no kernel scales to choose; train it with `ikno train`")
     return {key: [factor(max(model[key])) * s for s in model[key]] for key in SCALES}

@@ -20,7 +20,7 @@ from ikno.data.problem import open_problem
 from ikno.errors import UserError
 from ikno.runs import BusyError, Run, load
 from ikno.surrogate import Surrogate
-from ikno.training import Report, Stopped, complete, prepare_step, train
+from ikno.training import Report, TrainingInterrupted, complete, prepare_step, train
 from ikno.training.engine import Training
 
 compare_module = sys.modules["ikno.comparison.compare"]  # the package has a function of that name
@@ -146,7 +146,7 @@ def test_what_was_stopped_goes_on(card: str, tmp_path: Path) -> None:
         if name.startswith("2/2 ") and report.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         compare(plan(card), tmp_path / "out", stop)
     assert shown[-1] == ("2/2 fno-dse, muon, seed 0", 3)
     done = tmp_path / "out" / whole["ikno-tp"].path.name / "best.safetensors"
@@ -356,7 +356,7 @@ def test_a_measured_step_is_one_of_training(card: str, tmp_path: Path, monkeypat
     config = make_config(card, {"preset": "smoke", "train.batch": 6, "train.epochs": 1})
     run = train(config, tmp_path / "run")
     made: list[Training] = []
-    monkeypatch.setattr("ikno.training.step.Training", lambda *a: made.append(Training(*a)) or made[-1])
+    monkeypatch.setattr("ikno.training.engine.Training", lambda *a: made.append(Training(*a)) or made[-1])
     prepare_step(config)()
     trained, _ = load(run.path / "last.safetensors")
     for name, tensor in made[0].surrogate.state_dict().items():

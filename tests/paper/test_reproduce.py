@@ -30,7 +30,7 @@ from ikno.paper import (
 from ikno.paper.report import number, ranks
 from ikno.paper.results import load_result
 from ikno.runs import Run
-from ikno.training import Report, Stopped
+from ikno.training import Report, TrainingInterrupted
 
 TABLE = """
 title = "Two models"
@@ -137,7 +137,7 @@ def test_an_interrupted_table_goes_on(table: Table, place: Place, tmp_path: Path
         if name.startswith("2/4 ") and report.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         reproduce([table], SMOKE, place, show=stop)
     assert len(list((place.out / "cells").iterdir())) == 1
     assert reproduce([table], SMOKE, place) == 0

@@ -2,6 +2,7 @@
 
 import math
 import resource
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ikno.cost import Call, peak_memory
 from ikno.errors import UserError
 from ikno.memory import available_memory
 from ikno.models import build
-from ikno.surrogate import check_memory, prediction_memory, training_memory
+from ikno.surrogate import check_available, prediction_memory, training_memory
 
 CPU = torch.device("cpu")
 FACTOR = 1.6  # between the estimate and the measured peak, either way
@@ -106,10 +107,10 @@ def test_what_makes_it_more_and_less() -> None:
 def test_more_than_there_is_is_refused() -> None:
     available = available_memory(CPU)
     assert 0 < available < 1e15
-    assert check_memory(1e6, CPU, "this", "less").startswith("this needs about 0.0 GB of memory, ")
-    assert "unknown amount" in check_memory(None, CPU, "this", "less")
+    assert check_available(1e6, CPU, "this", "less").startswith("this needs about 0.0 GB of memory, ")
+    assert "unknown amount" in check_available(None, CPU, "this", "less")
     with pytest.raises(UserError, match=r"^this needs about 1000000\.0 GB of memory, [0-9.]+ GB are .*; use less"):
-        check_memory(1e15, CPU, "this", "less")
+        check_available(1e15, CPU, "this", "less")
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -159,3 +160,5 @@ def test_available_memory_with_a_limit_of_the_shell(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (3_000_000, resource.RLIM_INFINITY))
     assert available_memory(CPU, root) == 3_000_000 - 1000 * 1024
     assert math.isfinite(available_memory(CPU, tmp_path / "nothing"))
+    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    assert available_memory(CPU, root) == 4_000_000 * 1024

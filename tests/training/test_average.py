@@ -47,11 +47,11 @@ def test_the_formula() -> None:
         history.append({k: v.detach().clone() for k, v in weights.items()})
         average.update(step)
     expected = slow_average(history, 0.5)
-    assert set(average.state()) == {f"average.{k}" for k in weights}  # no buffers
+    assert set(average.means) == {f"average.{k}" for k in weights}  # no buffers
     for name, value in expected.items():
-        torch.testing.assert_close(average.state()[f"average.{name}"].double(), value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(average.means[f"average.{name}"].double(), value, rtol=1e-5, atol=1e-6)
     with average.used():
-        assert all(torch.equal(p, average.state()[f"average.{k}"]) for k, p in weights.items())
+        assert all(torch.equal(p, average.means[f"average.{k}"]) for k, p in weights.items())
     assert all(torch.equal(p, history[-1][k]) for k, p in weights.items())
 
 
@@ -93,7 +93,9 @@ def test_validation_the_best_and_prediction_use_it(data: Path) -> None:
     assert evaluate(run, which="last")["metrics"] == evaluate(run, which="best")["metrics"]
     problem = open_problem(run.config.data, 0)
     with group("cpu") as processes:
-        again = Training(run, run.config, problem, run.surrogate("last").requires_grad_(), processes, lambda r: None)
+        again = Training(
+            run.path, run.config, problem, run.surrogate("last").requires_grad_(), processes, lambda r: None
+        )
     assert again.validate(again.validation) == run.log()[-1]["validation"] == state["best"]
 
 

@@ -110,7 +110,7 @@ def test_both_stop_on_a_signal(data: Path) -> None:
         processes[0].stdout.readline()
     processes[1].send_signal(signal.SIGTERM)
     outputs = [p.communicate(timeout=60) for p in processes]
-    assert all("Stopped" in errors for _, errors in outputs)
+    assert all("TrainingInterrupted" in errors for _, errors in outputs)
     step = load(data / "pair" / "last.safetensors")[1]["step"]
     assert 0 < step < 600
     assert outputs[1][0].split()[-1] == str(step)

@@ -15,7 +15,7 @@ from ikno.config import Config, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.runs import Run
-from ikno.training import complete, new_surrogate, search, train
+from ikno.training import complete, train, tune_scales
 from ikno.training.modes import SAMPLES, measure_sizes
 
 POINTS, TIMES = 50, 15  # snapshots 0, 2, ..., 14
@@ -119,8 +119,6 @@ def test_explicit_modes_and_steady_problems_are_left_alone(tmp_path: Path, data:
     for mode in (None, "auto"):
         config = steady.model_copy(update={"surrogate": steady.surrogate.model_copy(update={"mode": mode})})
         assert complete(config, open_problem(config.data, 0)).surrogate.mode == "direct"
-    with pytest.raises(ValueError, match="auto is decided by `complete`"):
-        new_surrogate(settings(name, surrogate__mode="auto"), problem_of(name))
 
 
 def test_the_preset_of_the_paper_keeps_the_published_mode(tmp_path: Path) -> None:
@@ -145,11 +143,11 @@ def test_a_run_keeps_its_mode_when_it_is_resumed(tmp_path: Path) -> None:
     assert len(run.log()) == 2
 
 
-def test_a_search_has_one_mode(tmp_path: Path) -> None:
-    found = search(settings(card(tmp_path, decaying)), tmp_path / "search", factors=(1.0, 2.0))
-    modes = {Run.open(p.parent).config.surrogate.mode for p in (tmp_path / "search").glob("*/run.json")}
+def test_all_factors_have_one_mode(tmp_path: Path) -> None:
+    run, _ = tune_scales(settings(card(tmp_path, decaying)), tmp_path / "tuned", factors=(1.0, 2.0))
+    modes = {Run.open(p.parent).config.surrogate.mode for p in (tmp_path / "tuned").glob("*/run.json")}
     assert modes == {"direct"}
-    assert found.run.config.surrogate.mode == "direct"
+    assert run.config.surrogate.mode == "direct"
 
 
 def test_comparisons_choose_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

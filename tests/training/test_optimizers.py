@@ -6,7 +6,7 @@ from torch import nn
 
 from ikno.config import TrainSettings
 from ikno.models.processors import Kernels, ProcessorSettings
-from ikno.training.optimizers import Muon, inner_matrices, learning_rate, make_optimizers, orthogonalized
+from ikno.training.optimizers import Muon, adamw, inner_matrices, learning_rate, muon, orthogonalized
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 OPTIONS = {"lr": 0.02, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
@@ -62,8 +62,8 @@ def test_muon_is_for_matrices_inside_the_model() -> None:
     with_processor = nn.ModuleDict({"processor": nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "head": plain})
     assert [tuple(p.shape) for p in inner_matrices(with_processor)] == [(8, 8), (48, 32)]
     assert inner_matrices(nn.ModuleDict({"processor": nn.LayerNorm(8), "head": nn.Linear(8, 8)})) == []
-    muon, adamw = make_optimizers(plain, TrainSettings(optimizer="muon"))
-    groups = [{id(p) for g in o.param_groups for p in g["params"]} for o in (muon, adamw)]
+    first, rest = muon(plain, TrainSettings(optimizer="muon"))
+    groups = [{id(p) for g in o.param_groups for p in g["params"]} for o in (first, rest)]
     assert groups[0] | groups[1] == {id(p) for p in plain.parameters()}
     assert not groups[0] & groups[1]
 
@@ -75,11 +75,11 @@ def test_free_matrices_have_a_decay_of_their_own() -> None:
     for p in model.parameters():
         p.data.fill_(1.0)
         p.grad = torch.zeros_like(p)
-    for optimizer in make_optimizers(model, TrainSettings(learning_rate=0.1, weight_decay=0.5)):
+    for optimizer in adamw(model, TrainSettings(learning_rate=0.1, weight_decay=0.5)):
         optimizer.step()
     for name, p in model.named_parameters():
         assert torch.allclose(p, torch.tensor(0.8 if name.endswith(".matrix") else 0.95)), name
-    plain = make_optimizers(Kernels((4,), 8, settings.model_copy(update={"free_decay": 0.0})), TrainSettings())
+    plain = adamw(Kernels((4,), 8, settings.model_copy(update={"free_decay": 0.0})), TrainSettings())
     assert [len(o.param_groups) for o in plain] == [1]
 
 

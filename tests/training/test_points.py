@@ -17,7 +17,7 @@ from ikno.errors import UserError
 from ikno.linalg import Team
 from ikno.models import IKNO, build
 from ikno.training.distributed import group
-from ikno.training.losses import relative_errors, sample_losses
+from ikno.training.losses import sample_losses
 
 TINY = {"d_model": 8, "num_heads": 2, "num_layers": 1, "nerf_frequencies": 1}
 
@@ -104,7 +104,7 @@ def one_step(case: Case, dtype: torch.dtype, part: int, parts: int, team: Team |
     at_values = None if case.queries else mask
     losses = sample_losses(values, target, at_values, case.loss, team)
     (losses.mean() / parts).backward()  # every process has the loss of the whole team
-    found = {"losses": losses, "errors": relative_errors(values, target, at_values, team)}
+    found = {"losses": losses, "errors": sample_losses(values, target, at_values, "relative_l1", team)}
     found |= {f"part.{part}.values": values, f"part.{part}.features": features.grad}
     if case.moved:
         found[f"part.{part}.points"] = points.grad

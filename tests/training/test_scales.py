@@ -9,7 +9,7 @@ import pytest
 from ikno.config import make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.training import search, train
+from ikno.training import train, tune_scales
 from ikno.training.scales import Lengths, auto_scale, measure_lengths
 
 SMOKE = {"preset": "smoke", "model.d_model": 4, "model.grid_size": 3, "train.epochs": 1}
@@ -87,8 +87,8 @@ def test_scales_auto_fills_the_config(tmp_path: Path) -> None:
         assert run.config.model[key] == pytest.approx([finest / 4, finest / 2, finest], rel=0.05)
     assert run.config.scales == "given"  # the run says what they are: nothing is chosen again
     assert train(config, tmp_path / "run", resume=True).config == run.config
-    best = search(config, tmp_path / "search", factors=[2.0], share=1.0)
-    assert best.run.config.model["init_scales_l1"] == [2 * s for s in run.config.model["init_scales_l1"]]
+    best, _ = tune_scales(config, tmp_path / "tuned", factors=[2.0], share=1.0)
+    assert best.config.model["init_scales_l1"] == [2 * s for s in run.config.model["init_scales_l1"]]
 
 
 def test_models_without_scales(tmp_path: Path) -> None:

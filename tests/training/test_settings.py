@@ -35,8 +35,8 @@ def test_every_setting_has_its_value_and_its_origin(card: Path) -> None:
     found, _ = explain(str(card), overrides)
     config = make_config(str(card), overrides)
     whole = complete(config, open_problem(config.data, 0)).model_dump(mode="json")
-    assert {s.name: s.value for s in found} == flattened(whole)
-    origin = {s.name: s.origin for s in found}
+    assert {key: setting["value"] for key, setting in found.items()} == flattened(whole)
+    origin = {key: setting["origin"] for key, setting in found.items()}
     expected = {
         "preset": "command line",
         "data.name": "command line",
@@ -59,7 +59,7 @@ def test_a_file_of_settings_and_choices_from_the_data(card: Path, tmp_path: Path
     file = tmp_path / "run.toml"
     file.write_text(f'[data]\nname = "{card}"\n[train]\nepochs = 3\nbatch = 2\n')
     found, notes = explain(str(file), {"train.batch": 5})
-    origin = {s.name: s.origin for s in found}
+    origin = {key: setting["origin"] for key, setting in found.items()}
     assert origin["train.epochs"] == f"file {file}"
     assert origin["train.batch"] == "command line"
     assert origin["train.optimizer"] == "preset cpu"

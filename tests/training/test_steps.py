@@ -10,7 +10,7 @@ import pytest
 from ikno.config import Config, make_config
 from ikno.errors import UserError
 from ikno.runs import Run, load
-from ikno.training import Report, Stopped, search, train
+from ikno.training import Report, TrainingInterrupted, train, tune_scales
 from ikno.training.engine import Training
 from ikno.training.optimizers import learning_rate
 
@@ -38,7 +38,7 @@ def test_the_last_epoch_is_cut_and_validated(data: Path, steps: int, ends: list[
     records = run.log()
     assert [r["step"] for r in records] == ends
     assert [r["validation"] is not None for r in records] == [False] * (len(ends) - 1) + [True]
-    assert run.has("best")
+    assert run.digest("best")
     assert load(run.path / "last.safetensors")[1]["finished"]
     assert (run.config.train.steps, run.config.train.epochs) == (steps, len(ends))  # what was done, not what was said
     assert [r.step for r in reports] == list(range(1, steps + 1))
@@ -60,7 +60,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(data: Path, step: int) -> None
         if report.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train(config, data / "run", report=interrupt)
     run = train(config, data / "run", resume=True)
     same(expected, run)
@@ -77,8 +77,8 @@ def test_checkpoints_within_the_cut_epoch(data: Path, monkeypatch: pytest.Monkey
     assert sorted(set(saved)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_search_shares_the_steps(data: Path) -> None:
-    found = search(settings(train__steps=3 * 5 + 1), data / "search", factors=(1.0, 2.0), share=0.2)
-    assert found.run.log()[-1]["step"] == 16
-    other = next(f for f in (1.0, 2.0) if f != found.factor)
-    assert Run.open(data / "search" / f"scale-{other:g}").log()[-1]["step"] == 2 * PER_EPOCH  # a fifth of 6 epochs
+def test_factors_share_the_steps(data: Path) -> None:
+    run, errors = tune_scales(settings(train__steps=3 * 5 + 1), data / "tuned", factors=(1.0, 2.0), share=0.2)
+    assert run.log()[-1]["step"] == 16
+    other = max(errors, key=lambda f: errors[f])
+    assert Run.open(data / "tuned" / f"scale-{other:g}").log()[-1]["step"] == 2 * PER_EPOCH  # a fifth of 6 epochs

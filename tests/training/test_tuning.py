@@ -1,4 +1,4 @@
-"""The search for scales: short runs, the best goes on, and nothing of it differs from training that config alone."""
+"""Tuning the scales: short runs, the best goes on, and nothing of it differs from training that config alone."""
 
 import json
 import math
@@ -14,7 +14,7 @@ import pytest
 from ikno.config import Config, make_config
 from ikno.errors import UserError
 from ikno.runs import Run, load
-from ikno.training import Stopped, search, train
+from ikno.training import TrainingInterrupted, train, tune_scales
 from ikno.training.engine import Training
 
 EPOCHS, SHORT = 6, 2  # a fifth of 6 is 1.2: two epochs
@@ -43,7 +43,7 @@ def card(tmp_path: Path) -> str:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Training, "validate", lambda self, items: ERRORS[self.run.path.name][self.at.epoch])
+    monkeypatch.setattr(Training, "validate", lambda self, items: ERRORS[self.path.name][self.at.epoch])
 
 
 def settings(card: str, **more: Any) -> Config:
@@ -64,12 +64,11 @@ def content(run: Path) -> list[Any]:
 
 def test_the_best_goes_on_to_the_end_as_if_it_had_been_trained_alone(card: str, tmp_path: Path, scripted: None) -> None:
     seen = []
-    found = search(settings(card), tmp_path / "out", report=lambda f, r: seen.append((f, r.epoch)))
+    run, errors = tune_scales(settings(card), tmp_path / "out", report=lambda f, r: seen.append((f, r.epoch)))
     assert seen[:6] == [(1.0, 1), (1.0, 2), (2.0, 1), (2.0, 2), (4.0, 1), (4.0, 2)]
     assert seen[6:] == [(2.0, 3), (2.0, 4), (2.0, 5), (2.0, 6)]
-    assert found.factor == 2.0
-    assert found.errors == {1.0: 0.4, 2.0: 0.3, 4.0: 0.31}
-    assert found.run.path == tmp_path / "out" / "scale-2"
+    assert errors == {1.0: 0.4, 2.0: 0.3, 4.0: 0.31}
+    assert run.path == tmp_path / "out" / "scale-2"
     expected = {"best": 2.0, "epochs": SHORT, "errors": {"1": 0.4, "2": 0.3, "4": 0.31}}
     assert json.loads((tmp_path / "out" / "search.json").read_text()) == expected
     for factor, epochs in ((1, SHORT), (2, EPOCHS), (4, SHORT)):
@@ -81,27 +80,29 @@ def test_the_best_goes_on_to_the_end_as_if_it_had_been_trained_alone(card: str, 
         assert run.config.train.epochs == EPOCHS  # the schedule of the learning rate is that of the whole
     scales = {"model__init_scales_l1": [2, 4, 8], "model__init_scales_l2": [2, 4, 8]}
     alone = train(settings(card, **scales), tmp_path / "alone")
-    assert content(alone.path) == content(found.run.path)
+    assert content(alone.path) == content(tmp_path / "out" / "scale-2")
     kernel = alone.surrogate("last").get_submodule("model.kernels.0")
     assert float(getattr(kernel, "beta").detach()[0]) == pytest.approx(2, rel=0.1)  # noqa: B009
 
 
-def test_an_interrupted_search_goes_on(card: str, tmp_path: Path, scripted: None) -> None:
+def test_an_interrupted_tuning_goes_on(card: str, tmp_path: Path, scripted: None) -> None:
     """F13: whichever of the runs was stopped, in the first part or the second."""
     config, out = settings(card, train__epochs=2, train__batch=3), tmp_path / "out"  # two steps an epoch
     expected = tmp_path / "expected"
-    search(config, expected)
+    tune_scales(config, expected)
     for factor, step in ((1.0, 1), (4.0, 2), (2.0, 3)):
 
         def interrupt(at: float, report: Any, factor: float = factor, step: int = step) -> None:
             if at == factor and report.step == step:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        with pytest.raises(Stopped, match=rf"scale-{factor:g}: stopped in epoch {math.ceil(step / 2)}, step {step}"):
-            search(config, out, report=interrupt)
+        with pytest.raises(
+            TrainingInterrupted, match=rf"scale-{factor:g}: stopped in epoch {math.ceil(step / 2)}, step {step}"
+        ):
+            tune_scales(config, out, report=interrupt)
         assert (out / "search.json").exists() == (step == 3)
     for _ in range(2):  # the second time nothing is left to do
-        assert search(config, out).factor == 2.0
+        assert tune_scales(config, out)[0].path.name == "scale-2"
         for name in ("scale-1", "scale-2", "scale-4"):
             assert content(out / name) == content(expected / name)
         assert (out / "search.json").read_bytes() == (expected / "search.json").read_bytes()
@@ -122,22 +123,22 @@ def test_a_run_that_ended_before_it_began_is_begun_again(
     with monkeypatch.context() as patch:
         patch.setattr(Training, "go", killed)
         with pytest.raises(Killed):
-            search(config, tmp_path / "out", [3.0])
+            tune_scales(config, tmp_path / "out", [3.0])
     assert [p.name for p in (tmp_path / "out" / "scale-3").iterdir() if p.name != "lock"] == ["run.json"]
     with Run.open(tmp_path / "out" / "scale-3").locked(), pytest.raises(UserError, match="another process"):
-        search(config, tmp_path / "out", [3.0])
-    found = search(config, tmp_path / "out", [3.0])
-    assert found.run.log()[-1]["epoch"] == 1
+        tune_scales(config, tmp_path / "out", [3.0])
+    run, _ = tune_scales(config, tmp_path / "out", [3.0])
+    assert run.log()[-1]["epoch"] == 1
     with pytest.raises(UserError, match=r"cannot go on with another config \(seed was 0, now 1\)"):
-        search(settings(card, train__epochs=1, seed=1), tmp_path / "out", [3.0])
+        tune_scales(settings(card, train__epochs=1, seed=1), tmp_path / "out", [3.0])
 
 
 def test_without_validation_the_training_loss_decides(card: str, tmp_path: Path) -> None:
     config = settings(card, data__split=[7, 0, 1], train__epochs=2)
-    found = search(config, tmp_path / "out", [1.0, 300.0], share=1.0)
+    run, errors = tune_scales(config, tmp_path / "out", [1.0, 300.0], share=1.0)
     losses = {f: min(r["loss"] for r in Run.open(tmp_path / "out" / f"scale-{f:g}").log()) for f in (1.0, 300.0)}
-    assert found.errors == losses
-    assert losses[found.factor] == min(losses.values())
+    assert errors == losses
+    assert run.path.name == f"scale-{min(losses, key=lambda f: losses[f]):g}"
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_the_share_is_rounded_up(
     def ask(config: Config, out: Path, until: int, **_: object) -> None:
         raise Asked(until)
 
-    monkeypatch.setattr(sys.modules[search.__module__], "train", ask)
+    monkeypatch.setattr(sys.modules[tune_scales.__module__], "train", ask)
     with pytest.raises(Asked) as asked:
-        search(settings(card, train__epochs=epochs), tmp_path, share=share)
+        tune_scales(settings(card, train__epochs=epochs), tmp_path, share=share)
     assert asked.value.args == (short,)
 
 
@@ -172,7 +173,7 @@ def test_the_share_is_rounded_up(
         ({}, [math.inf], r"factors: positive numbers"),
     ],
 )
-def test_what_cannot_be_searched(card: str, tmp_path: Path, more: dict, factors: list[float], message: str) -> None:
+def test_what_cannot_be_tuned(card: str, tmp_path: Path, more: dict, factors: list[float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        search(settings(card, **more), tmp_path / "out", factors)
+        tune_scales(settings(card, **more), tmp_path / "out", factors)
     assert not (tmp_path / "out").exists()
