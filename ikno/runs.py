@@ -136,14 +136,14 @@ class Run:
                 raise UserError(f"{self.path}: cannot be locked ({error.strerror}); choose another folder") from None
             yield
 
-    def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
-        """Return the trained surrogate, ready to predict; ``which`` is best or last, ``device`` as in a config.
+    def surrogate(self, checkpoint: str = "best", device: str | None = None) -> Surrogate:
+        """Return the trained surrogate, ready to predict; ``checkpoint`` is best or last, ``device`` as in a config.
 
         Where training kept an average of the weights, it predicts with that.
         """
-        if which not in CHECKPOINTS:
-            raise UserError(f"{which!r} is no checkpoint; use best or last")
-        file = self.path / f"{which}.safetensors"
+        if checkpoint not in CHECKPOINTS:
+            raise UserError(f"{checkpoint!r} is no checkpoint; use best or last")
+        file = self.path / f"{checkpoint}.safetensors"
         with torch.device("meta"):  # shapes without memory
             expected = Surrogate(self.signature).state_dict()
         tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
@@ -162,13 +162,13 @@ class Run:
         # Its weights are final: gradients are those of the inputs.
         return surrogate.to(find_device(device or "cpu")).eval().requires_grad_(False)
 
-    def has(self, which: str) -> bool:
+    def has(self, checkpoint: str) -> bool:
         """Tell whether a checkpoint exists."""
-        return (self.path / f"{which}.safetensors").is_file()
+        return (self.path / f"{checkpoint}.safetensors").is_file()
 
-    def digest(self, which: str) -> str | None:
+    def digest(self, checkpoint: str) -> str | None:
         """Return the checksum of a checkpoint, None if there is none."""
-        file = self.path / f"{which}.safetensors"
+        file = self.path / f"{checkpoint}.safetensors"
         return _digest(file.read_bytes()) if file.is_file() else None
 
     def log(self) -> list[dict[str, Any]]:
@@ -247,33 +247,33 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 @overload
-def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate: ...
+def load_surrogate(path: Path | str, checkpoint: str = "best", device: str | None = None) -> Surrogate: ...
 
 
 @overload
-def load_surrogate(path: Iterable[Path | str], which: str = "best", device: str | None = None) -> Ensemble: ...
+def load_surrogate(path: Iterable[Path | str], checkpoint: str = "best", device: str | None = None) -> Ensemble: ...
 
 
 def load_surrogate(
-    path: Path | str | Iterable[Path | str], which: str = "best", device: str | None = None
+    path: Path | str | Iterable[Path | str], checkpoint: str = "best", device: str | None = None
 ) -> Surrogate | Ensemble:
     """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
 
     ``ikno.load(run).predict(points, conditions)``, ``ikno.load([run, another]).predict(points, conditions)``.
     """
     if isinstance(path, Path | str):
-        return surrogate_of([Run.open(path)], which, device)
+        return surrogate_of([Run.open(path)], checkpoint, device)
     runs = [Run.open(p) for p in path]
-    found = surrogate_of(runs, which, device)
+    found = surrogate_of(runs, checkpoint, device)
     return found if isinstance(found, Ensemble) else Ensemble([found], found.calibration)
 
 
-def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = None) -> Any:
+def surrogate_of(runs: Sequence[Run], checkpoint: str = "best", device: str | None = None) -> Any:
     """Return the surrogate of one run or the ensemble of several, with its calibration if there is one."""
     check_distinct(runs)
-    members = [run.surrogate(which, device) for run in runs]
+    members = [run.surrogate(checkpoint, device) for run in runs]
     found = members[0] if len(members) == 1 else Ensemble(members)
-    found.calibration = load_calibration(runs, which)
+    found.calibration = load_calibration(runs, checkpoint)
     return found
 
 
@@ -287,30 +287,31 @@ def check_distinct(runs: Sequence[Run]) -> None:
             raise UserError(f"{runs[i].path}: named twice; name each run of an ensemble once")
 
 
-def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
+def calibration_file(runs: Sequence[Run], checkpoint: str = "best") -> str:
     """Return the name of the file in which the calibration of a run, or of an ensemble, is kept in every member."""
-    return f"calibration{'' if which == 'best' else f'-{which}'}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
+    weights = "" if checkpoint == "best" else f"-{checkpoint}"
+    return f"calibration{weights}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
 
 
-def weights_of(runs: Sequence[Run], which: str = "best") -> tuple[str, ...]:
+def weights_of(runs: Sequence[Run], checkpoint: str = "best") -> tuple[str, ...]:
     """Return the checksums of the members' weights, in an order that does not depend on that of the runs."""
-    found = [run.digest(which) for run in runs]
+    found = [run.digest(checkpoint) for run in runs]
     return tuple(sorted(digest for digest in found if digest is not None))
 
 
-def save_calibration(runs: Sequence[Run], calibration: Calibration, which: str = "best") -> None:
+def save_calibration(runs: Sequence[Run], calibration: Calibration, checkpoint: str = "best") -> None:
     """Write the calibration to the folder of every member."""
     content = calibration.model_dump(mode="json")
     digest = _digest(json.dumps(content, indent=1).encode())
     for run in runs:
         text = json.dumps({"sha256": digest, "calibration": content}, indent=1)
-        write_atomic(run.path / calibration_file(runs, which), text.encode())
+        write_atomic(run.path / calibration_file(runs, checkpoint), text.encode())
 
 
-def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | None:
+def load_calibration(runs: Sequence[Run], checkpoint: str = "best") -> Calibration | None:
     """Return what ``save_calibration`` wrote for these weights, None if there is nothing or they have changed since."""
     for run in runs:
-        file = run.path / calibration_file(runs, which)
+        file = run.path / calibration_file(runs, checkpoint)
         if not file.is_file():
             continue
         remedy = "calibrate again, or remove the file"
@@ -322,7 +323,7 @@ def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | 
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file}: not a calibration ({type(error).__name__} {error}); {remedy}") from None
         found = parse(Calibration, stored, str(file))
-        if found.members == weights_of(runs, which):
+        if found.members == weights_of(runs, checkpoint):
             return found
     return None
 

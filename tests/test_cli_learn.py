@@ -96,8 +96,8 @@ def config(name: str, **more: Any) -> Any:
     return make_config(name, {k: int(v) if v.isdigit() else v for k, v in given.items()} | more)
 
 
-def weights(path: Path, which: str = "best") -> dict[str, bytes]:
-    return {k: v.numpy().tobytes() for k, v in load(path / f"{which}.safetensors")[0].items()}
+def weights(path: Path, checkpoint: str = "best") -> dict[str, bytes]:
+    return {k: v.numpy().tobytes() for k, v in load(path / f"{checkpoint}.safetensors")[0].items()}
 
 
 def test_train_in_numbered_folders(ikno: Screen, trained: Path) -> None:
@@ -172,8 +172,8 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"ikno-finite has no kernel scales", "search", "small.toml", "model=ikno-finite")
     for command in (["evaluate", "none"], ["predict", "none", "a.npz", "--out", "b.npz"], ["plot", "none"]):
         ikno.refused(r"none: no run here \(run\.json is missing\)", *command)
-    ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--which", "worst")
-    ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--which", "worst")
+    ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--checkpoint", "worst")
+    ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--checkpoint", "worst")
     ikno.refused(r"device: 'gpu' is no device", "evaluate", trained, "--device", "gpu")
     ikno.refused(r"needs the folder of a run and a file of points", "predict", trained, "f=1", "--out", "b.nc")
     ikno.refused(r"the result is an \.nc or \.npz file", "predict", trained, "small.npz", "--out", "b.txt")

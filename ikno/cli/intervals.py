@@ -21,7 +21,7 @@ def calibrate(
         str | None, typer.Option(help="All samples of this file, none of them trained on (default: validation).")
     ] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
-    which: Annotated[str, typer.Option(help="The checkpoint: best or last.")] = "best",
+    checkpoint: Annotated[str, typer.Option(help="The checkpoint: best or last.")] = "best",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -36,8 +36,8 @@ def calibrate(
     from ikno.runs import Run, save_calibration
 
     opened = [Run.open(path) for path in runs]
-    found = fit(opened, coverage, which, data, points, device=device)
-    save_calibration(opened, found, which)
+    found = fit(opened, coverage, checkpoint, data, points, device=device)
+    save_calibration(opened, found, checkpoint)
     if as_json:
         print(json.dumps(found.model_dump(mode="json"), indent=2))
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ikno.runs import Run
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Which = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
+Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
 
 
 def train(
@@ -140,7 +140,7 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
     split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
-    which: Which = "best",
+    checkpoint: Checkpoint = "best",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -156,15 +156,15 @@ def evaluate(
 
     results, every = [], [Run.open(path) for path in runs]
     for opened in every:
-        results.append(measure(opened, which=which, split=split, data=data, points=points, device=device))
-        if data is None and points is None and split == "test" and which == "best":
+        results.append(measure(opened, checkpoint=checkpoint, split=split, data=data, points=points, device=device))
+        if data is None and points is None and split == "test" and checkpoint == "best":
             save_evaluation(opened, results[-1])
     found = results[0] if len(runs) == 1 else collect(results)
-    calibration = load_calibration(every, which)
-    if calibration is None and any((run.path / calibration_file(every, which)).is_file() for run in every):
+    calibration = load_calibration(every, checkpoint)
+    if calibration is None and any((run.path / calibration_file(every, checkpoint)).is_file() for run in every):
         print("The calibration is of other weights; `ikno calibrate` again for intervals.", file=sys.stderr)
     if calibration is not None and len(runs) > 1:
-        found["ensemble"] = measure_ensemble(every, calibration, which, split, data, points, device=device)
+        found["ensemble"] = measure_ensemble(every, calibration, checkpoint, split, data, points, device=device)
     if as_json:
         print(to_json(found))
         return
@@ -238,7 +238,7 @@ def predict(
     band: Annotated[
         Literal["pointwise", "whole field"], typer.Option(help="Intervals for each value, or for whole fields at once.")
     ] = "pointwise",
-    which: Which = "best",
+    checkpoint: Checkpoint = "best",
     device: Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
     ignore_memory: Annotated[
@@ -263,7 +263,7 @@ def predict(
         time=time,
         leads=lead or [],
         steps=steps,
-        which=which,
+        checkpoint=checkpoint,
         device=device,
         given=parse_numbers(given),
         force=force,
@@ -285,14 +285,14 @@ def plot(
     samples: Annotated[int, typer.Option(min=1, help="Test samples to draw.")] = 3,
     data: Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Another number of points.")] = None,
-    which: Which = "best",
+    checkpoint: Checkpoint = "best",
 ) -> None:
     """Draw predictions beside the truth, the training curves, errors over samples and the learned kernels."""
     from ikno.plots.runs import plot_run
     from ikno.runs import Run
 
     opened = Run.open(run)
-    for path in plot_run(opened, out or opened.path / "pictures", samples, which, data, points):
+    for path in plot_run(opened, out or opened.path / "pictures", samples, checkpoint, data, points):
         print(path)
 
 

@@ -35,7 +35,7 @@ class _Seen:
 def calibrate(
     runs: Sequence[Run],
     coverage: float = 0.9,
-    which: str = "best",
+    checkpoint: str = "best",
     data: str | None = None,
     points: int | None = None,
     batch: int | None = None,
@@ -49,7 +49,7 @@ def calibrate(
     if not 0 < coverage < 1:
         raise UserError(f"--coverage: a share between 0 and 1 is needed, for instance 0.9, found {coverage:g}")
     check_distinct(runs)
-    members = Ensemble([run.surrogate(which, device) for run in runs]).members
+    members = Ensemble([run.surrogate(checkpoint, device) for run in runs]).members
     problem = problem_of(runs[0], data, points)
     samples = part(problem, "validation" if data is None else "all")
     least = ceil(coverage / (1 - coverage) - 1e-9)
@@ -74,7 +74,7 @@ def calibrate(
         floor=floor,
         start=None if problem.steady else problem.times[0],
         quantiles=tuple(_quantiles(problem, s, j, found, coverage) for (s, j), found in scores.items()),
-        members=weights_of(runs, which),
+        members=weights_of(runs, checkpoint),
     )
 
 
@@ -118,7 +118,7 @@ def measure_intervals(
 def measure_ensemble(
     runs: Sequence[Run],
     calibration: Calibration,
-    which: str = "best",
+    checkpoint: str = "best",
     split: Part = "test",
     data: str | None = None,
     points: int | None = None,
@@ -126,7 +126,7 @@ def measure_ensemble(
     device: str | None = None,
 ) -> dict[str, Any]:
     """Return errors and coverage of a calibrated ensemble on one part of the data of its first run."""
-    members = [run.surrogate(which, device) for run in runs]
+    members = [run.surrogate(checkpoint, device) for run in runs]
     found = measure_intervals(members, calibration, problem_of(runs[0], data, points), split, batch or BATCH)
     return {"runs": len(runs), **found}
 

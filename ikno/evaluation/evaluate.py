@@ -48,7 +48,7 @@ class Fields:
 
 def evaluate(
     run: Run,
-    which: str = "best",
+    checkpoint: str = "best",
     split: Part = "test",
     data: str | None = None,
     points: int | None = None,
@@ -64,12 +64,12 @@ def evaluate(
     """
     problem = problem_of(run, data, points)
     problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
-    surrogate = run.surrogate(which, device)
+    surrogate = run.surrogate(checkpoint, device)
     result = evaluate_surrogate(surrogate, problem, split, batch or BATCH)
-    if (calibration := load_calibration([run], which)) is not None:
+    if (calibration := load_calibration([run], checkpoint)) is not None:
         found = measure_intervals([surrogate], calibration, problem, split, batch or BATCH)
         result["intervals"] = found["intervals"]
-    return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
+    return {**result, "weights": checkpoint, "checkpoint": run.digest(checkpoint), "seed": run.config.seed}
 
 
 def save_evaluation(run: Run, result: dict[str, Any]) -> None:

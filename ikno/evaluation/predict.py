@@ -51,7 +51,7 @@ class PredictionRequest:
     time: float | None = None  # of the input; None: the first of the data
     leads: Sequence[float] = ()  # how far ahead; none: to the last time that was learned
     steps: int = 1  # equal ones, to each lead
-    which: str = "best"  # checkpoint, or last
+    checkpoint: str = "best"  # or last
     device: str | None = None  # None: that of the run
     given: Mapping[str, float] = field(default_factory=dict)  # inputs that are one number for all points
     force: bool = False  # replace ``out``
@@ -74,7 +74,7 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
     _free(request)
     with closing(format_of(request.file).open(request.file, result=request.out.suffix.lower())) as source:
         _check_result(source, request)
-        surrogate, run = surrogate_of(members, request.which, request.device), members[0]
+        surrogate, run = surrogate_of(members, request.checkpoint, request.device), members[0]
         places = None if request.queries is None else _queries(request.queries)
         ahead, variables = _ahead(run, request), surrogate.signature.variables
         kept = ["u", *["spread"] * (len(members) > 1), *["lower", "upper"] * (request.intervals is not None)]

@@ -15,7 +15,7 @@ def plot_run(
     run: Run,
     out: Path,
     samples: int = 3,
-    which: str = "best",
+    checkpoint: str = "best",
     data: str | None = None,
     points: int | None = None,
 ) -> list[Path]:
@@ -24,7 +24,7 @@ def plot_run(
     ``data`` and ``points``: predictions on other data or another number of points than it was trained on. Problems in
     time are drawn along the rollout that was best in the evaluation, else along the smallest steps.
     """
-    surrogate = run.surrogate(which)
+    surrogate = run.surrogate(checkpoint)
     problem = problem_of(run, data, points)
     result = load_evaluation(run)
     strategy = "autoregressive" if result is None else result["best"]["strategy"]
