@@ -392,7 +392,7 @@ def test_compare(ikno: Screen, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_wrong_comparisons(ikno: Screen) -> None:
     ikno.refused("what to compare on is missing", "compare")
     ikno.refused("budget: write for instance", "compare", "small.toml", "--budget", "40")
-    ikno.refused("--rates: numbers separated by commas", "compare", "small.toml", "--rates", "fast")
+    ikno.refused("--learning-rates: numbers separated by commas", "compare", "small.toml", "--learning-rates", "fast")
     ikno.refused("no model named 'gat'", "compare", "small.toml", "--models", "gat")
     ikno.refused("models have settings of their own", "compare", "small.toml", "model.d_model=3")
 

@@ -1,6 +1,5 @@
 """The command line. Everything heavy is imported inside the commands."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -10,8 +9,7 @@ from ikno import __version__
 from ikno.cli import learn
 from ikno.cli.compare import compare, efficiency
 from ikno.cli.data import data
-from ikno.cli.intervals import calibrate
-from ikno.cli.options import Json, Overrides, parse_overrides
+from ikno.cli.options import Json, Overrides, parse_overrides, print_json, print_table
 from ikno.cli.reproduce import reproduce
 from ikno.errors import UserError
 from ikno.registry import import_plugin
@@ -25,8 +23,8 @@ app = typer.Typer(
 
 app.add_typer(data, name="data")
 for command in (
-    *(learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs),
-    *(calibrate, compare, efficiency, reproduce),
+    *(learn.train, learn.search, learn.evaluate, learn.predict, learn.plot, learn.runs, learn.calibrate),
+    *(compare, efficiency, reproduce),
 ):
     app.command()(command)
 
@@ -55,9 +53,6 @@ def models(
     as_json: Json = False,
 ) -> None:
     """List the models with their number of parameters; with settings, the models that have these."""
-    from rich.console import Console
-    from rich.table import Table
-
     from ikno.models import MODELS, build
 
     MODELS.look_outside()
@@ -69,12 +64,9 @@ def models(
         size = sum(p.numel() for p in model.parameters())
         rows.append({"model": name, "parameters": size, "summary": variant.summary})
     if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    table = Table("model", "parameters", "summary", box=None)
-    for row in rows:
-        table.add_row(row["model"], f"{row['parameters']:,}", row["summary"])
-    Console().print(table)
+        return print_json(rows)
+    lines = [[row["model"], f"{row['parameters']:,}", row["summary"]] for row in rows]
+    print_table(("model", "parameters", "summary"), lines)
 
 
 def main() -> None:

@@ -49,19 +49,18 @@ class Cell:
         return self.folder / f"{config.model['name']}-{how}-{digest_of(config, self.data)[:8]}"
 
     def make(self, report: Callable[[Report], None] = lambda report: None) -> "Cell":
-        """Train and evaluate; what is there already is not done again, what was begun goes on. Return the cell."""
+        """Train and evaluate; finished work is not repeated, an interrupted training goes on. Return the cell."""
         if self.search:
-            self.run = search(self.config, self.path, report=lambda factor, found: report(found)).run
+            self.run = search(self.config, self.path, report=lambda factor, made: report(made)).run
         else:
             begun = (self.path / "run.json").exists()
             if not begun or load_evaluation(Run.open(self.path)) is None:
                 train(self.config, self.path, resume=begun, report=report)
             self.run = Run.open(self.path)
-        found = load_evaluation(self.run)
-        if found is None:
-            found = evaluate(self.run)
-            save_evaluation(self.run, found)
-        self.evaluation = found
+        stored = load_evaluation(self.run)
+        self.evaluation = evaluate(self.run) if stored is None else stored
+        if stored is None:
+            save_evaluation(self.run, self.evaluation)
         return self
 
     @property
@@ -85,15 +84,18 @@ class Cell:
 
     def steps_to(self, error: float) -> int | None:
         """Return the steps after which the validation error was first at most this, None if never."""
-        return next((step for step, found in self.validations() if found <= error), None)
+        return next((step for step, value in self.validations() if value <= error), None)
 
 
 class Schedule:
     """Makes trainings one after another: one that another process makes is left to it, one that fails is reported.
 
-    Arguments: ``count`` is the largest possible number of trainings, 0 if nobody asks. ``show`` receives the name of a
-    training and its reports, ``say`` one line on each training that is not made.
     ``busy`` and ``reason`` tell whether another process is at the present job, and why one of its trainings failed.
+
+    Args:
+        count: The largest possible number of trainings, which is shown with each; 0 if nobody asks.
+        show: Receives the name of a training and its reports.
+        say: Receives one line on each training that is not made.
     """
 
     def __init__(self, count: int = 0, show: Show = lambda name, report: None, say: Say = lambda text: None) -> None:
@@ -131,15 +133,20 @@ class Schedule:
 
 
 @contextmanager
+def usable(folder: Path, option: str = "--out") -> Iterator[None]:
+    """Make a folder in which something is written; an OSError becomes a UserError that names the option for another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another ({option})") from None
+
+
+@contextmanager
 def alone(lock: Path, option: str = "--out") -> Iterator[None]:
     """Hold a lock file, after waiting until no other process does; its folder is made, ``option`` chooses that."""
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
+    with usable(lock.parent, option):
         file = lock.open("w")
-    except OSError as error:
-        raise UserError(
-            f"{lock.parent}: cannot be used as a folder ({error.strerror}); choose another ({option})"
-        ) from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -46,19 +46,27 @@ def measure_costs(
     configs: Mapping[str, Config],
     problem: Problem,
     file: Path,
-    report: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Cost], dict[str, str]]:
     """Return the cost of each complete config on the first batch of the problem, and why others cannot be trained.
 
-    All are timed in turns in this process. Results are kept in the file, for this number of threads and device;
-    one process measures at a time.
+    All are timed in turns in this process, by one process at a time.
+
+    Args:
+        configs: Complete configs by a name.
+        problem: The data they are for.
+        file: Where results are kept, for this number of threads and device.
+        say: Receives a line if something is measured.
     """
     threads, data = torch.get_num_threads(), problem.digest()
     keys = {k: f"{digest_of(c, data, FREE)[:16]} {c.device} {threads} threads" for k, c in configs.items()}
     steps: dict[str, Step] = {}
     refused: dict[str, str] = {}
     with alone(file.with_suffix(".lock")):
-        kept = _kept(file)
+        try:
+            kept = {k: Cost(**c) for k, c in json.loads(file.read_bytes()).items()} if file.exists() else {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"{file}: damaged ({error}); remove it, costs are then measured again") from None
         for k, config in configs.items():
             try:
                 if keys[k] not in kept:
@@ -66,7 +74,7 @@ def measure_costs(
             except UserError as error:  # two dimensions only, or nothing for Muon
                 refused[k] = str(error)
         if steps:
-            report(f"measuring the cost of {len(steps)} models")
+            say(f"measuring the cost of {len(steps)} models")
             times = interleaved(steps, REPEATS)
             sizes = {k: step.parameters for k, step in steps.items()}
             steps.clear()  # the memory is free while that of others is measured
@@ -75,12 +83,3 @@ def measure_costs(
                 kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, None if math.isnan(memory) else memory)
             write_atomic(file, json.dumps({k: asdict(c) for k, c in kept.items()}, indent=1).encode())
     return {k: kept[key] for k, key in keys.items() if k not in refused}, refused
-
-
-def _kept(file: Path) -> dict[str, Cost]:
-    if not file.exists():
-        return {}
-    try:
-        return {k: Cost(**c) for k, c in json.loads(file.read_bytes()).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: damaged ({error}); remove it, costs are then measured again") from None

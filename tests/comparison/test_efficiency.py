@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ikno.comparison import KINDS, Shape, efficiency, measure_efficiency
-from ikno.comparison.efficiency import disc, prepare, shares
+from ikno.comparison import Shape, efficiency, measure_efficiency
+from ikno.comparison.efficiency import KINDS, disc, prepare, shares
 from ikno.errors import UserError
 from ikno.models import MODELS
 

@@ -1,8 +1,8 @@
-"""The scales at which the tables are run: data and settings for each set, and the config of each cell."""
+"""The presets that the tables are run with: data and settings for each set, and the config of each training."""
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from ikno.models import complete_model
 Split = tuple[PositiveInt, NonNegativeInt, PositiveInt]
 
 
-class Part(Settings):
+class Adjustment(Settings):
     """What differs for some sets: settings of the generator, samples of each part, settings of config."""
 
     options: dict[str, Any] = Field(default_factory=dict)
@@ -27,7 +27,7 @@ class Part(Settings):
 
 
 class Measurement(Settings):
-    """The sizes of the efficiency table; ``samples`` are those of an epoch. ``preset`` None: that of the scale."""
+    """The sizes of the efficiency table; ``samples`` are those of an epoch. ``preset``: of the models, if another."""
 
     points: PositiveInt
     grid: PositiveInt
@@ -37,11 +37,12 @@ class Measurement(Settings):
     preset: Literal["smoke", "cpu", "paper"] | None = None
 
 
-class Scale(Settings):
-    """A scale: what it is, what may be concluded from it, and its settings. ``search``: for the kernel scales.
+class Preset(Settings):
+    """The preset of config with this name, and what a table needs beyond it.
 
-    ``split`` None: that of the card. ``models`` are settings of config for some models. A table that asks for more
-    seeds than ``most_seeds`` gets these.
+    ``about`` and ``conclusion`` say what it is and what may be concluded from it. ``split``: samples of each part, by
+    default those of the card. A table that asks for more seeds than ``most_seeds`` gets these. ``search``: for the
+    kernel scales. ``settings`` of config are for all trainings; ``in_time``, ``models`` and ``sets`` for some.
     """
 
     name: str = ""
@@ -52,18 +53,24 @@ class Scale(Settings):
     most_seeds: PositiveInt = 1
     search: bool = False
     settings: dict[str, Any] = Field(default_factory=dict)
-    in_time: Part = Part()
+    in_time: Adjustment = Adjustment()
     models: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    sets: dict[str, Part] = Field(default_factory=dict)
+    sets: dict[str, Adjustment] = Field(default_factory=dict)
     efficiency: Measurement
 
+    def for_set(self, card: Card) -> Adjustment:
+        """Return what differs for a set, together with what differs for all sets in time."""
+        own, in_time = self.sets.get(card.name, Adjustment()), Adjustment() if card.steady else self.in_time
+        split = None if card.file is not None else own.split or in_time.split or self.split
+        return Adjustment(options=own.options, split=split, settings={**in_time.settings, **own.settings})
 
-def load_scale(name: str) -> Scale:
-    """Return a scale by the name of its preset."""
+
+def load_preset(name: str) -> Preset:
+    """Return a preset of the tables by its name."""
     if name not in PRESETS:
         raise UserError(f"preset: no preset {name!r}; {suggest(name, PRESETS)}")
-    file = Path(__file__).with_name("scales.toml")
-    return parse(Scale, read_toml(file)[name], f"{file}: {name}").model_copy(update={"name": name})
+    file = Path(__file__).with_suffix(".toml")
+    return parse(Preset, {**read_toml(file)[name], "name": name}, f"{file}: {name}")
 
 
 @dataclass(frozen=True)
@@ -75,9 +82,9 @@ class Source:
 
     name: str
     card: Card
-    file: Path | None
-    options: dict[str, Any]
-    samples: int
+    file: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    samples: int = 0
 
     def described(self) -> dict[str, Any]:
         """Return what identifies the data, as plain values; the data needs not be there for that."""
@@ -92,17 +99,14 @@ class Source:
         return self.file.stat().st_size if self.file is not None and self.file.is_file() else None
 
 
-def source_of(name: str, scale: Scale, released: Path | None) -> Source:
-    """Return the source of a set: the file in the folder of released ones if it is there, else the generator.
-
-    A card (.toml) has its own file.
-    """
+def source_of(name: str, preset: Preset, released: Path | None) -> Source:
+    """Return the source of a set: its card's own file, else one of the folder of released files, else the generator."""
     card = find_card(name)
     if card.file is not None:
-        return Source(name, card, Path(card.file), {}, 0)
+        return Source(name, card, Path(card.file))
     if released is not None:
         try:
-            return Source(name, card, find_file(card, released), {}, 0)
+            return Source(name, card, find_file(card, released))
         except UserError:
             if not card.generated:
                 raise
@@ -110,27 +114,18 @@ def source_of(name: str, scale: Scale, released: Path | None) -> Source:
         raise UserError(
             f"{card.name}: it cannot be generated; fetch it from {card.source} and name its folder (--data)"
         )
-    split = _split(card, scale) or card.split
-    assert split is not None
-    return Source(name, card, None, scale.sets.get(card.name, Part()).options, sum(split))
-
-
-def _split(card: Card, scale: Scale) -> Split | None:
-    """Return the samples of each part that the scale asks of a set of the catalog."""
-    if card.file is not None:
-        return None
-    in_time = None if card.steady else scale.in_time.split
-    return scale.sets.get(card.name, Part()).split or in_time or scale.split
+    adjusted = preset.for_set(card)
+    return Source(name, card, None, adjusted.options, sum(adjusted.split or card.split or ()))
 
 
 @dataclass(frozen=True)
 class Wanted:
     """One training that tables need, known before its data is made; it becomes a cell.
 
-    ``settings`` are those of the table; they win over those of the scale.
+    ``settings`` are those of the table; they win over those of the preset.
     """
 
-    scale: Scale
+    preset: Preset
     source: Source
     settings: dict[str, Any]
     seed: int
@@ -160,17 +155,16 @@ class Wanted:
 
     def config(self, name: str, device: str = "cpu") -> Config:
         """Return its config; ``name`` is the file of the data."""
-        card, scale = self.source.card, self.scale
-        given = {"preset": scale.name, **scale.settings, **({} if card.steady else scale.in_time.settings)}
-        given |= {**scale.sets.get(card.name, Part()).settings, **scale.models.get(self.model, {})}
-        if (split := _split(card, scale)) is not None:
-            given["data.split"] = list(split)
+        preset, adjusted = self.preset, self.preset.for_set(self.source.card)
+        given = {"preset": preset.name, **preset.settings, **adjusted.settings, **preset.models.get(self.model, {})}
+        if adjusted.split is not None:
+            given["data.split"] = list(adjusted.split)
         config = make_config(name, {**given, **self.settings, "device": device, "seed": self.seed})
         return config if _has_scales(config) else config.model_copy(update={"scales": "given"})
 
     def searched(self, config: Config) -> bool:
         """Tell whether the scales of the kernels are searched for: where there are any."""
-        return self.scale.search and _has_scales(config)
+        return self.preset.search and _has_scales(config)
 
 
 def _has_scales(config: Config) -> bool:
