@@ -1,7 +1,6 @@
 """Commands about learning: train, search, evaluate, calibrate, predict, plot, runs."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,11 +15,12 @@ from ikno.cli.options import (
     Points,
     Target,
     first_process,
-    parse_numbers,
+    parse_inputs,
     print_json,
     print_table,
     read_target,
     read_words,
+    say,
     split_numbers,
     training_bar,
 )
@@ -159,7 +159,7 @@ def evaluate(
     result = results[0] if len(runs) == 1 else collect(results)
     calibration = load_calibration(every, checkpoint)
     if calibration is None and any((run.path / calibration_file(every, checkpoint)).is_file() for run in every):
-        print("The calibration is of other weights; `ikno calibrate` again for intervals.", file=sys.stderr)
+        say("The calibration is of other weights; `ikno calibrate` again for intervals.")
     if calibration is not None and len(runs) > 1:
         result["ensemble"] = measure_ensemble(every, calibration, checkpoint, split, data, points, device=device)
     if as_json:
@@ -298,7 +298,7 @@ def predict(
         steps=steps,
         checkpoint=checkpoint,
         device=device,
-        given=parse_numbers(given),
+        given=parse_inputs(given),
         force=force,
         intervals=band if intervals else None,
         ignore_memory=ignore_memory,
@@ -341,21 +341,19 @@ def runs(
     for path in find_runs(folder):
         try:
             run = Run.open(path)
-            records = [r for r in run.log() if "loss" in r]
-            measured = load_evaluation(run)
+            outcome, evaluation = _outcome(run), load_evaluation(run)
         except UserError as error:  # a damaged run does not hide the others
-            print(f"Error: {error}", file=sys.stderr)
+            say(f"Error: {error}")
             continue
-        errors = [r["validation"] for r in records if r["validation"] is not None]
         rows.append(
             {
                 "run": str(path),
                 "benchmark": run.card.name,
                 "model": run.config.model["name"],
-                "epochs": f"{records[-1]['epoch'] if records else 0}/{run.config.train.epochs}",
-                "loss": records[-1]["loss"] if records else None,
-                "validation": min(errors, default=None),
-                "test": None if measured is None else measured["best"]["value"],
+                "epochs": f"{outcome['epochs']}/{run.config.train.epochs}",
+                "loss": outcome["loss"],
+                "validation": outcome["validation"],
+                "test": evaluation and evaluation["best"]["value"],
             }
         )
     if as_json:

@@ -31,32 +31,32 @@ Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
 Data = Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")]
 Points = Annotated[int | None, typer.Option(min=1, help="Another number of points.")]
 
+SETTING = "a setting; write key=value, for instance grid_size=32"
 STOPPED = 3  # exit code: stopped by a signal, saved, can be resumed
 
 
-def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """Return ``key=value`` strings as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
+def parse_overrides(words: list[str], remedy: str = SETTING) -> dict[str, Any]:
+    """Return ``key=value`` words as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
     values: dict[str, Any] = {}
-    for item in items:
-        key, separator, text = item.partition("=")
+    for word in words:
+        key, separator, text = word.partition("=")
         if not separator or not key:
-            raise UserError(f"{item!r} is not a setting; write key=value, for instance grid_size=32")
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
+            raise UserError(f"{word!r} is not {remedy}")
+        with suppress(json.JSONDecodeError):
+            text = json.loads(text)
+        values[key] = text
     return values
 
 
-def parse_numbers(items: list[str]) -> dict[str, float]:
-    """Return ``name=number`` strings as a dictionary."""
-    values: dict[str, float] = {}
-    for item in items:
-        name, _, text = item.rpartition("=")
-        with suppress(ValueError):
-            values[name] = float(text)
-        if not name or name not in values:
-            raise UserError(f"{item!r} is not an input; write name=number, for instance Mach=0.82")
+def parse_inputs(words: list[str]) -> dict[str, float]:
+    """Return ``name=number`` words as a dictionary."""
+    remedy = "an input; write name=number, for instance Mach=0.82"
+    values = {}
+    for name, value in parse_overrides(words, remedy).items():
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"'{name}={value}' is not {remedy}") from None
     return values
 
 
@@ -113,7 +113,7 @@ def print_json(content: Any) -> None:
 def print_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", words: Sequence[str] | None = None
 ) -> None:
-    """Print a table below its title; columns are aligned left, but only those in ``words`` if any are named.
+    """Print a table below its title; the columns in ``words`` are aligned left, all by default.
 
     Text is never cut, since paths are there to be copied: it is folded, in a file or pipe beyond 160 characters.
     """
