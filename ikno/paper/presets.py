@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,40 +73,14 @@ def load_preset(name: str) -> Preset:
     return parse(Preset, {**read_toml(file)[name], "name": name}, f"{file}: {name}")
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the data of a set comes from: a file of others, or our generator with some options.
-
-    ``name`` is that of the set or of its card (.toml).
-    """
-
-    name: str
-    card: Card
-    file: Path | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    samples: int = 0
-
-    def described(self) -> dict[str, Any]:
-        """Return what identifies the data, as plain values; the data needs not be there for that."""
-        if self.file is None:
-            return {"generated": self.card.name, "options": self.options, "samples": self.samples, "seed": 0}
-        card = self.card.model_dump(mode="json", exclude={"file"})
-        return {"file": self.file.name, "card": fingerprint(card)[:12]}
-
-    @property
-    def size(self) -> int | None:
-        """The bytes of its file, None for a generated one or if it is not here."""
-        return self.file.stat().st_size if self.file is not None and self.file.is_file() else None
-
-
-def source_of(name: str, preset: Preset, released: Path | None) -> Source:
-    """Return the source of a set: its card's own file, else one of the folder of released files, else the generator."""
+def find_source(name: str, released: Path | None) -> tuple[Card, Path | None]:
+    """Return the card of a set and its file: the card's own, else a released one, else None for our generator."""
     card = find_card(name)
     if card.file is not None:
-        return Source(name, card, Path(card.file))
+        return card, Path(card.file)
     if released is not None:
         try:
-            return Source(name, card, find_file(card, released))
+            return card, find_file(card, released)
         except UserError:
             if not card.generated:
                 raise
@@ -114,19 +88,21 @@ def source_of(name: str, preset: Preset, released: Path | None) -> Source:
         raise UserError(
             f"{card.name}: it cannot be generated; fetch it from {card.source} and name its folder (--data)"
         )
-    adjusted = preset.for_set(card)
-    return Source(name, card, None, adjusted.options, sum(adjusted.split or card.split or ()))
+    return card, None
 
 
 @dataclass(frozen=True)
 class Wanted:
     """One training that tables need, known before its data is made; it becomes a cell.
 
-    ``settings`` are those of the table; they win over those of the preset.
+    ``set`` is the name of the set or of its card (.toml), ``file`` its data, None if it is generated. ``settings`` are
+    those of the table; they win over those of the preset.
     """
 
     preset: Preset
-    source: Source
+    set: str
+    card: Card
+    file: Path | None
     settings: dict[str, Any]
     seed: int
 
@@ -138,24 +114,42 @@ class Wanted:
     @property
     def label(self) -> str:
         """The names of set and model, and the seed."""
-        return f"{self.source.card.name}, {self.model}, seed {self.seed}"
+        return f"{self.card.name}, {self.model}, seed {self.seed}"
 
     @property
-    def file(self) -> str:
-        """The name of its result, for people and by all that decides it."""
-        return f"{self.source.card.name}-{self.model}-seed{self.seed}-{self.key[:12]}.json"
+    def result(self) -> str:
+        """The name of the file of its result, for people and by all that decides it."""
+        return f"{self.card.name}-{self.model}-seed{self.seed}-{self.key[:12]}.json"
 
     @property
     def key(self) -> str:
         """A digest of all that decides the result. A mode that is not named is the published one and does not count."""
-        card, config = self.source.card, self.config(self.source.card.name)
+        card, config = self.card, self.config(self.card.name)
         model = complete_model(config.model, config.preset, card.grid, card.dim, card.steady)
         whole = with_train(config, epochs=config.train.epochs or card.epochs).model_copy(update={"model": model})
-        return digest_of(whole, fingerprint([self.source.described(), self.searched(config)]))
+        return digest_of(whole, fingerprint([self.source(), self.searched(config)]))
+
+    @property
+    def bytes(self) -> int | None:
+        """The size of its file, None if it is generated or not here."""
+        return self.file.stat().st_size if self.file is not None and self.file.is_file() else None
+
+    def source(self) -> dict[str, Any]:
+        """Return what identifies the data, as plain values; the data needs not be there for that."""
+        if self.file is None:
+            options = self.preset.for_set(self.card).options
+            return {"generated": self.card.name, "options": options, "samples": self.samples, "seed": 0}
+        card = self.card.model_dump(mode="json", exclude={"file"})
+        return {"file": self.file.name, "card": fingerprint(card)[:12]}
+
+    @property
+    def samples(self) -> int:
+        """The samples that are generated."""
+        return sum(self.preset.for_set(self.card).split or self.card.split or ())
 
     def config(self, name: str, device: str = "cpu") -> Config:
         """Return its config; ``name`` is the file of the data."""
-        preset, adjusted = self.preset, self.preset.for_set(self.source.card)
+        preset, adjusted = self.preset, self.preset.for_set(self.card)
         given = {"preset": preset.name, **preset.settings, **adjusted.settings, **preset.models.get(self.model, {})}
         if adjusted.split is not None:
             given["data.split"] = list(adjusted.split)

@@ -22,7 +22,7 @@ from ikno.data.problem import open_problem
 from ikno.device import find_device
 from ikno.errors import UserError
 from ikno.evaluation import as_json
-from ikno.paper.presets import Preset, Source, Wanted, fingerprint, source_of
+from ikno.paper.presets import Preset, Wanted, find_source, fingerprint
 from ikno.paper.tables import Entry, Table, entries
 from ikno.runs import Run, write_atomic
 from ikno.training import Report
@@ -43,14 +43,14 @@ def wanted(entry: Entry, preset: Preset, released: Path | None) -> list[Wanted]:
     """Return the trainings of a cell, one for each seed; raise a UserError if there is no data for them."""
     if entry.set is None:
         raise UserError(f"{entry.table.name}: {entry.name}: the table does not say which set it is for")
-    source = source_of(entry.set, preset, released)
+    card, file = find_source(entry.set, released)
     seeds = min(entry.table.seeds or preset.seeds, preset.most_seeds)
-    return [Wanted(preset, source, entry.settings, seed) for seed in range(seeds)]
+    return [Wanted(preset, entry.set, card, file, entry.settings, seed) for seed in range(seeds)]
 
 
 def result_of(one: Wanted, out: Path) -> dict[str, Any] | None:
     """Return the stored result, None if there is none or it is of another version of its data file."""
-    result, size = load_result(out, one.file), one.source.size
+    result, size = load_result(out, one.result), one.bytes
     return None if result is None or (size is not None and result["source"]["bytes"] != size) else result
 
 
@@ -95,7 +95,7 @@ def reproduce(
             continue
         try:
             for one in wanted(entry, preset, place.released):
-                jobs.setdefault(one.file, one)
+                jobs.setdefault(one.result, one)
         except UserError as error:
             without[str(error)] += 1
     for reason, count in without.items():
@@ -111,7 +111,7 @@ def reproduce(
 
 def make(one: Wanted, place: Place, say: Say, report: Callable[[Report], None]) -> None:
     """Store the result: all that is known of the training as plain values."""
-    config, card = one.config(data_name(one.source, place.work, say), place.device), one.source.card
+    config, card = one.config(_data(one, place.work, say), place.device), one.card
     if not card.steady and config.surrogate.mode is None:
         published = config.surrogate.model_copy(update={"mode": PUBLISHED})
         config = config.model_copy(update={"surrogate": published})
@@ -130,7 +130,7 @@ def make(one: Wanted, place: Place, say: Say, report: Callable[[Report], None]) 
         "scale": one.preset.name,  # what presets were called when the first results were stored
         "settings": one.settings,
         "seed": one.seed,
-        "source": {**one.source.described(), "bytes": one.source.size},
+        "source": {**one.source(), "bytes": one.bytes},
         "label": evaluation["label"],
         "metric": metric,
         "error": cell.error,
@@ -148,20 +148,20 @@ def make(one: Wanted, place: Place, say: Say, report: Callable[[Report], None]) 
         "run": str(cell.run.path.relative_to(place.work)),
         "machine": _machine(config.device),
     }
-    _store(place.out, one.file, as_json(result))
+    _store(place.out, one.result, as_json(result))
 
 
-def data_name(source: Source, work: Path, say: Say = lambda text: None) -> str:
-    """Return the card or file of a source; a generated one is made if it is not there yet, by one process at a time."""
-    card = source.card
-    if source.file is not None:
-        return source.name if card.file is not None else str(source.file)
-    folder = work / "data" / fingerprint(source.described())[:8]
+def _data(one: Wanted, work: Path, say: Say) -> str:
+    """Return the card or file of the data; it is generated if it is not there yet, by one process at a time."""
+    card, source = one.card, one.source()
+    if one.file is not None:
+        return one.set if card.file is not None else str(one.file)
+    folder = work / "data" / fingerprint(source)[:8]
     path = folder / file_name(card)
     with alone(folder / "lock", "--work"):
         if not path.exists():
-            say(f"{card.name}: making {source.samples} samples")
-            job = Job(card.name, tuple(source.options.items()), source.samples, 0)
+            say(f"{card.name}: making {one.samples} samples")
+            job = Job(card.name, tuple(source["options"].items()), one.samples, source["seed"])
             generate(job, path, os.cpu_count() or 1)
     return str(path)
 

@@ -11,7 +11,7 @@ from ikno.data.generators import GENERATORS
 from ikno.errors import UserError
 from ikno.models import MODELS, complete_model
 from ikno.paper import NAMES, Table, entries, load_preset, load_table
-from ikno.paper.presets import Preset, Wanted, source_of
+from ikno.paper.presets import Preset, Wanted, find_source
 from ikno.paper.tables import FOLDER
 from ikno.training.scales import rescaled
 
@@ -19,7 +19,7 @@ TABLES = [load_table(name) for name in NAMES]
 
 
 def wanted(name: str, preset: Preset, settings: dict[str, Any], seed: int = 0, released: Path | None = None) -> Wanted:
-    return Wanted(preset, source_of(name, preset, released), settings, seed)
+    return Wanted(preset, name, *find_source(name, released), settings, seed)
 
 
 def test_every_file_is_a_table_of_the_list() -> None:
@@ -80,10 +80,10 @@ def test_presets_speak_of_known_sets_and_of_settings_that_generators_have(preset
             parse(GENERATORS[name](), part.options, name)
     for name, card in CATALOG.items():
         if card.generated:
-            source = source_of(name, known, None)
-            assert source.samples > 0
+            samples = wanted(name, known, {}).samples
+            assert samples > 0
             if preset == "paper":
-                assert source.samples == sum(card.split or ())
+                assert samples == sum(card.split or ())
 
 
 def test_the_paper_preset_is_as_published() -> None:
@@ -169,4 +169,4 @@ def test_a_set_without_file_or_generator_says_where_it_comes_from(monkeypatch: p
     alone = CATALOG["nasa-crm"].model_copy(update={"generated": False})
     monkeypatch.setitem(CATALOG, "nasa-crm", alone)
     with pytest.raises(UserError, match="nasa-crm: it cannot be generated; fetch it from AIAA"):
-        source_of("nasa-crm", load_preset("smoke"), None)
+        find_source("nasa-crm", None)
