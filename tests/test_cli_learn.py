@@ -290,9 +290,9 @@ def test_search(ikno: Screen, folder: Path) -> None:
 
 
 def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ikno.cli import learn
+    from ikno.cli import screen
 
-    usual = learn.training_bar
+    usual = screen.training_bar
 
     @contextmanager
     def bar(*words: str) -> Iterator[Any]:
@@ -304,7 +304,7 @@ def test_a_stopped_search_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.Mo
 
             yield shown
 
-    monkeypatch.setattr(learn, "training_bar", bar)
+    monkeypatch.setattr(screen, "training_bar", bar)
     shown = ikno("search", "small.toml", *SMALL, "--out", "elsewhere/stopped")
     assert shown.code == 3
     expected = "elsewhere/stopped: stopped and saved; the same command with --out elsewhere/stopped goes on"

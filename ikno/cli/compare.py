@@ -6,18 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ikno.cli.options import (
-    Json,
-    Target,
-    model_name,
-    print_json,
-    print_table,
-    read_target,
-    say,
-    split,
-    split_numbers,
-    training_bar,
-)
+from ikno.cli import options, screen
 from ikno.errors import UserError
 
 MODELS = "ikno-tp,gaot,rigno,transolver,gnot,upt,gino,geofno,fno-dse"
@@ -26,7 +15,7 @@ EFFICIENT = "ikno-tp,gaot,transolver,ikno-dense"
 
 
 def compare(
-    what: Target = None,
+    what: options.Target = None,
     models: Annotated[str, typer.Option(help="The models, by commas; your own as module:Class.")] = MODELS,
     budget: Annotated[
         str | None,
@@ -44,7 +33,7 @@ def compare(
         float | None, typer.Option("--target", min=0, help="Tell how long each takes to this validation error (0.1).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs (default: comparisons/NAME).")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train models on the same data with the same budget, and print error, size, time and memory in one table.
 
@@ -52,30 +41,30 @@ def compare(
     runs, the table (.md, .json) and a picture of the errors are kept in --out. Ctrl-C saves; the same command goes on,
     and several may share the work in one folder.
     """
-    name, overrides = read_target(what, "compare on")
-    rates = split_numbers(learning_rates, "--learning-rates")
+    name, overrides = options.read_target(what, "compare on")
+    rates = options.split_numbers(learning_rates, "--learning-rates")
     from ikno.comparison import LEFT, Budget, Plan, caption, lines_of, markdown
     from ikno.comparison import compare as run
     from ikno.plots import plot_comparison
 
     plan = Plan(
         name=name,
-        models=[model_name(name) for name in split(models)],
+        models=[options.model_name(name) for name in options.split(models)],
         overrides=overrides,
         budget=Budget() if budget is None else Budget.parse(budget),
-        optimizers=split(optimizers),
+        optimizers=options.split(optimizers),
         learning_rates=rates,
         seeds=range(seeds),
         target=goal,
     )
     folder = out or Path("comparisons") / Path(name).name.partition(".")[0]
-    with training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
-        result, runs = run(plan, folder, lambda name, report: show(f"{name}: ", report), say)
+    with screen.training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
+        result, runs = run(plan, folder, show, screen.say)
     (folder / "table.md").write_text(markdown(result))
     pictures = plot_comparison(runs, folder / "errors.png") if runs else []
     if as_json:
-        return print_json(result)
-    print_table(*lines_of(result), title=caption(result), words=LEFT)
+        return screen.show_json(result)
+    screen.show_table(*lines_of(result), title=caption(result), words=LEFT)
     for row in result["rows"]:
         if row["reason"]:
             print(f"{row['model']}, {row['optimizer']}: {row['reason']}")
@@ -92,7 +81,7 @@ def efficiency(
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; memory is taken as often.")] = 3,
     double: Annotated[bool, typer.Option("--double", help="Also with twice the points, to see the growth.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure a training step of each model: seconds in turns, peak memory, and where the time goes.
 
@@ -108,13 +97,13 @@ def efficiency(
 
     if preset not in PRESETS:
         raise UserError(f"--preset: no preset {preset!r}; {suggest(preset, PRESETS)}")
-    names = list(KNOWN) if models == "all" else split(models)
+    names = list(KNOWN) if models == "all" else options.split(models)
     shape = Shape(points=points, batch=batch, grid=grid, device=device)
-    rows = measure_efficiency(names, shape, repeats, preset, double, say)
+    rows = measure_efficiency(names, shape, repeats, preset, double, screen.say)
     threads = torch.get_num_threads()
     if as_json:
         facts = {"points": points, "batch": batch, "grid": grid, "preset": preset, "threads": threads, "device": device}
-        return print_json({**facts, "rows": rows})
+        return screen.show_json({**facts, "rows": rows})
     where = count(threads, "thread") if device == "cpu" else device
     title = f"Training step, {points:,} points, batch {batch}, preset {preset}, {where}"
-    print_table(*costs_of(rows, batch, samples), title=title, words=LEFT)
+    screen.show_table(*costs_of(rows, batch, samples), title=title, words=LEFT)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ikno.cli.options import Json, parse_overrides, print_json, print_table, progress_bar, split
+from ikno.cli import options, screen
 from ikno.errors import UserError
 
 data = typer.Typer(help="Benchmarks and data files.", no_args_is_help=True)
@@ -20,7 +20,7 @@ Folder = Annotated[
 
 
 @data.command("list")
-def list_sets(folder: Folder = None, as_json: Json = False) -> None:
+def list_sets(folder: Folder = None, as_json: options.Json = False) -> None:
     """List the benchmarks: what is predicted from what, and which are here."""
     from ikno.data.catalog import CATALOG
     from ikno.data.files import find_file
@@ -38,8 +38,8 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> None:
         made = card.label.partition(":")[0] if card.generated else "no"
         lines.append([card.name, _few(card.active), _few(inputs), times, made, "yes" if here else "no"])
     if as_json:
-        return print_json(rows)
-    print_table(("name", "predicts", "from", "times", "generated", "here"), lines)
+        return screen.show_json(rows)
+    screen.show_table(("name", "predicts", "from", "times", "generated", "here"), lines)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -51,7 +51,7 @@ def info(
     name: Name,
     folder: Folder = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples to read for the statistics.")] = 64,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show what is in a data file, its statistics beside the published ones, and what is missing."""
     from ikno.data.library import describe, load_data
@@ -59,7 +59,7 @@ def info(
     with load_data(name, folder) as dataset:
         facts = describe(dataset, samples)
     if as_json:
-        return print_json(facts)
+        return screen.show_json(facts)
     for key in ("file", "benchmark", "label", "source", "license"):
         if facts[key]:
             print(f"{key:10s} {facts[key]}")
@@ -71,7 +71,7 @@ def info(
     for row in facts["statistics"]:
         numbers = [row.get(k) for k in columns]
         lines.append([row["name"], *("-" if x is None else f"{x:.4g}" for x in numbers)])
-    print_table(("", *columns), lines)
+    screen.show_table(("", *columns), lines)
     for line in facts["remarks"]:
         print(f"- {line}")
 
@@ -109,14 +109,14 @@ def generate(
     if not GENERATORS.has(card.name):
         raise UserError(f"{card.name}: cannot be generated; it comes from {card.source or 'you'}")
     given = {"points": points, "resolution": resolution}
-    settings = parse_overrides(overrides or []) | {k: v for k, v in given.items() if v is not None}
+    settings = options.parse_overrides(overrides or []) | {k: v for k, v in given.items() if v is not None}
     job = Job(card.name, tuple(sorted(settings.items())), samples, seed)
     _ = job.generator  # settings are checked before anything is made
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit()):
         raise UserError(f"--shard: expected i/n such as 0/4, found {shard!r}")
     path = out or data_folder() / file_name(card)
-    with progress_bar(card.name) as update:
+    with screen.progress_bar(card.name) as update:
         made = make(job, path, workers or min(os.cpu_count() or 1, samples), (int(part), int(parts)), update)
     if made is None:
         print(f"shard {shard} of {path} is done; the file appears when all shards are")
@@ -138,8 +138,8 @@ def import_folder(
     """Make a training set of a folder of solved meshes (.vtu, .vtp, .vtk, .msh) or tables (.csv, .npz)."""
     from ikno.data.mesh_sets import import_meshes
 
-    with progress_bar(folder.name) as update:
-        card = import_meshes(folder, split(inputs), split(targets), out, force, update)
+    with screen.progress_bar(folder.name) as update:
+        card = import_meshes(folder, options.split(inputs), options.split(targets), out, force, update)
     sources = ", ".join(card.conditions) or "the points"
     print(f"{card.file}: {', '.join(card.variables)} from {sources}, {card.dim} axes")
     print(f"Next: ikno data info {out.with_suffix('.toml')}   ikno train {out.with_suffix('.toml')}")
@@ -158,7 +158,7 @@ def download(
     from ikno.data.library import download as fetch
 
     card = find_card(name)
-    with progress_bar(card.name) as update:
+    with screen.progress_bar(card.name) as update:
         path = fetch(card, folder or data_folder(), url, sha256, update)
     print(path)
 

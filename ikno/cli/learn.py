@@ -7,23 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ikno.cli.options import (
-    Checkpoint,
-    Data,
-    Device,
-    Json,
-    Points,
-    Target,
-    first_process,
-    parse_inputs,
-    print_json,
-    print_table,
-    read_target,
-    read_words,
-    say,
-    split_numbers,
-    training_bar,
-)
+from ikno.cli import options, screen
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def train(
-    what: Target = None,
+    what: options.Target = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/NAME-MODEL).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    device: Device = None,
+    device: options.Device = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print every setting and where it comes from; train nothing.")
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume goes on as if nothing had happened."""
     if show:
-        return _print_settings(*read_target(what, "train on", device), as_json)
-    name, overrides = read_words(what, device) if resume else read_target(what, "train on", device)
+        return _print_settings(*options.read_target(what, "train on", device), as_json)
+    name, overrides = options.read_words(what, device) if resume else options.read_target(what, "train on", device)
     if resume and out is None:
         raise UserError("--resume: which run? name its folder with --out")
     from ikno.config import Config, make_config, merged, nested, parse
@@ -60,13 +44,13 @@ def train(
     path = out or _free_folder(config)
     from ikno.training import train as fit  # seconds of torch: after the settings were checked
 
-    with training_bar() as bar:
+    with screen.training_bar() as bar:
         run = fit(config, path, resume, report=lambda r: bar("", r))
-    if not first_process():
+    if not screen.first_process():
         return
     outcome = _outcome(run)
     if as_json:
-        return print_json(outcome)
+        return screen.show_json(outcome)
     text = f"{run.path}: {outcome['epochs']} epochs"
     if outcome["loss"] is not None:
         text += f", training loss {outcome['loss']:.4g}"
@@ -82,8 +66,8 @@ def _print_settings(name: str, overrides: dict[str, Any], as_json: bool) -> None
 
     settings, notes = explain(name, overrides)
     if as_json:
-        return print_json({s.name: {"value": s.value, "origin": s.origin} for s in settings})
-    print_table(("setting", "value", "from"), [(s.name, json.dumps(s.value), s.origin) for s in settings])
+        return screen.show_json({s.name: {"value": s.value, "origin": s.origin} for s in settings})
+    screen.show_table(("setting", "value", "from"), [(s.name, json.dumps(s.value), s.origin) for s in settings])
     for note in notes:
         print(note)
 
@@ -106,25 +90,25 @@ def _free_folder(config: "Config") -> Path:
 
 
 def search(
-    what: Target = None,
+    what: options.Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME-MODEL).")] = None,
     factors: Annotated[str, typer.Option(help="Factors on the base scales.")] = "1,2,4",
     share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the epochs for each factor.")] = 0.2,
-    device: Device = None,
-    as_json: Json = False,
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
     """Search for the initial kernel scales: each factor for a share of the epochs, then the best to the end."""
     from ikno.config import make_config
 
-    config = make_config(*read_target(what, "train on", device))
-    values, path = split_numbers(factors, "--factors"), out or _free_folder(config)
+    config = make_config(*options.read_target(what, "train on", device))
+    values, path = options.split_numbers(factors, "--factors"), out or _free_folder(config)
     from ikno.training import search as find
 
-    with training_bar(f"{path}: stopped and saved; the same command with --out {path} goes on") as show:
-        best = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}, ", r))
+    with screen.training_bar(f"{path}: stopped and saved; the same command with --out {path} goes on") as show:
+        best = find(config, path, values, share, lambda f, r: show(f"scales x {f:g}", r))
     if as_json:
         errors = {f"{f:g}": e for f, e in best.errors.items()}
-        return print_json({"run": str(best.run.path), "best": best.factor, "errors": errors})
+        return screen.show_json({"run": str(best.run.path), "best": best.factor, "errors": errors})
     for factor, error in best.errors.items():
         print(f"scales x {factor:g}: error {error:.4g}{'  <- best' if factor == best.factor else ''}")
     print(f"{best.run.path}: trained to the end")
@@ -134,12 +118,12 @@ def evaluate(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="The folder of a run, or of several that differ in their seed.")
     ],
-    data: Data = None,
-    points: Points = None,
+    data: options.Data = None,
+    points: options.Points = None,
     split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
-    checkpoint: Checkpoint = "best",
-    device: Device = None,
-    as_json: Json = False,
+    checkpoint: options.Checkpoint = "best",
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
     """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
 
@@ -159,7 +143,7 @@ def evaluate(
     result = results[0] if len(runs) == 1 else collect(results)
     calibration = load_calibration(every, checkpoint)
     if calibration is None and any((run.path / calibration_file(every, checkpoint)).is_file() for run in every):
-        say("The calibration is of other weights; `ikno calibrate` again for intervals.")
+        screen.say("The calibration is of other weights; `ikno calibrate` again for intervals.")
     if calibration is not None and len(runs) > 1:
         result["ensemble"] = measure_ensemble(every, calibration, checkpoint, split, data, points, device=device)
     if as_json:
@@ -182,7 +166,7 @@ def _print_evaluation(result: dict[str, Any], results: list[dict[str, Any]], spl
     }
     relative = find_metric(result["main_metric"]).relative
     shown = [m for m in METRICS.values() if m.title and m.relative == relative]
-    print_table(
+    screen.show_table(
         ["prediction", *(m.title for m in shown)],
         [[label, *(_number(metrics[m.name], m) for m in shown)] for label, metrics in rows.items()],
         f"{result['benchmark']}, {result['model']}: {several}{samples}",
@@ -197,7 +181,7 @@ def _print_evaluation(result: dict[str, Any], results: list[dict[str, Any]], spl
             for band in bands.values():
                 lines[-1] += [f"{band['coverage']:.1%} ± {band['standard error']:.1%}", f"{band['width']:.3g} std"]
         header = (f"intervals of {of['intervals']['coverage']:.4g}", "points inside", "width", "whole fields inside")
-        print_table((*header, "width"), lines)
+        screen.show_table((*header, "width"), lines)
 
 
 def _label(strategy: str, result: dict[str, Any], strategies: Mapping[str, Any]) -> str:
@@ -217,10 +201,10 @@ def calibrate(
     data: Annotated[
         str | None, typer.Option(help="All samples of this file, none of them trained on (default: validation).")
     ] = None,
-    points: Points = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = None,
-    as_json: Json = False,
+    points: options.Points = None,
+    checkpoint: options.Checkpoint = "best",
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
     """Measure on validation samples how wide intervals must be, and keep the result in the runs (docs/uncertainty.md).
 
@@ -233,7 +217,7 @@ def calibrate(
     made = fit(opened, coverage, checkpoint, data, points, device=device)
     save_calibration(opened, made, checkpoint)
     if as_json:
-        return print_json(made.model_dump(mode="json"))
+        return screen.show_json(made.model_dump(mode="json"))
     several = len(runs) > 1
     what = f"an ensemble of {len(runs)} runs" if several else str(runs[0])
     unit = "times sqrt(spread² + floor²)" if several else "half width"
@@ -244,7 +228,7 @@ def calibrate(
             widths = [None if v is None else v * (1 if several else floor) for v in (each, q.whole_field)]
             lines.append([way, variable, *("unbounded" if w is None else f"{w:.4g}" for w in widths)])
     title = f"{what}: {made.coverage:.4g} coverage from {made.samples} samples ({made.source})"
-    print_table(("prediction", "variable", f"pointwise, {unit}", f"whole field, {unit}"), lines, title)
+    screen.show_table(("prediction", "variable", f"pointwise, {unit}", f"whole field, {unit}"), lines, title)
 
 
 def predict(
@@ -272,8 +256,8 @@ def predict(
     band: Annotated[
         Literal["pointwise", "whole field"], typer.Option(help="Intervals for each value, or for whole fields at once.")
     ] = "pointwise",
-    checkpoint: Checkpoint = "best",
-    device: Device = None,
+    checkpoint: options.Checkpoint = "best",
+    device: options.Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
     ignore_memory: Annotated[
         bool, typer.Option("--ignore-memory", help="Begin even if the memory does not seem to suffice.")
@@ -298,7 +282,7 @@ def predict(
         steps=steps,
         checkpoint=checkpoint,
         device=device,
-        given=parse_inputs(given),
+        given=options.parse_inputs(given),
         force=force,
         intervals=band if intervals else None,
         ignore_memory=ignore_memory,
@@ -316,9 +300,9 @@ def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the pictures (default: pictures in the run).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Test samples to draw.")] = 3,
-    data: Data = None,
-    points: Points = None,
-    checkpoint: Checkpoint = "best",
+    data: options.Data = None,
+    points: options.Points = None,
+    checkpoint: options.Checkpoint = "best",
 ) -> None:
     """Draw predictions beside the truth, the training curves, errors over samples and the learned kernels."""
     from ikno.plots import plot_run
@@ -331,7 +315,7 @@ def plot(
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the runs below a folder and compare them."""
     from ikno.evaluation import load_evaluation
@@ -343,7 +327,7 @@ def runs(
             run = Run.open(path)
             outcome, evaluation = _outcome(run), load_evaluation(run)
         except UserError as error:  # a damaged run does not hide the others
-            say(f"Error: {error}")
+            screen.say(f"Error: {error}")
             continue
         rows.append(
             {
@@ -357,8 +341,8 @@ def runs(
             }
         )
     if as_json:
-        return print_json(rows)
+        return screen.show_json(rows)
     if not rows:
         raise UserError(f"{folder}: no runs here; `ikno train` makes one")
     lines = [["-" if v is None else v if isinstance(v, str) else f"{v:.4g}" for v in r.values()] for r in rows]
-    print_table(list(rows[0]), lines)
+    screen.show_table(list(rows[0]), lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ikno.cli.options import Json, print_json, print_table, say, split, training_bar
+from ikno.cli import options, screen
 from ikno.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def reproduce(
         bool, typer.Option("--report", help="Train nothing: write the report of what is there.")
     ] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the tables and how much of each is done.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make the tables and figures of the paper again: measured beside published, with spread, cost and data.
 
@@ -56,23 +56,23 @@ def reproduce(
             done = sum("measured" in cell for cell in results)
             rows.append({"table": table.name, "cells": len(results), "done": done, "about": table.title})
         if as_json:
-            return print_json(rows)
-        return print_table(
+            return screen.show_json(rows)
+        return screen.show_table(
             ("table", "cells", f"done ({preset})", "about"), [[str(v) for v in r.values()] for r in rows]
         )
     missing = 0
     if not report_only:
-        with training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
-            missing = run(chosen, known, place, split(cells), lambda name, report: show(f"{name}: ", report), say)
+        with screen.training_bar(f"{folder}: stopped and saved; the same command goes on") as show:
+            missing = run(chosen, known, place, options.split(cells), show, screen.say)
     every = _with_earlier(chosen, folder)
     filled = {table.name: fill(table, known, folder, data) for table in every}
     _write(every, filled, known, place)
     asked = [filled[table.name] for table in every if table in chosen]
     if as_json:
-        return print_json(asked)
+        return screen.show_json(asked)
     for one in asked:
         unit = f", {one['unit']}" if one["unit"] else ""
-        print_table(*text_table(one), title=f"{one['title']}: measured (published){unit}", words=[""])
+        screen.show_table(*text_table(one), title=f"{one['title']}: measured (published){unit}", words=[""])
         print()
     print(f"{folder}: index.html and, for each table, .md, .tex and .json")
     if missing:

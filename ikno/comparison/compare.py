@@ -34,14 +34,11 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> "Budget":
         """Return the budget that a text like ``40 epochs`` or ``300 seconds`` names."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(epochs?|seconds?|s)\s*", text)
-        if found is None or float(found[1]) <= 0:
+        match = re.fullmatch(r"\s*(?:(\d+)\s*epochs?|(\d+(?:\.\d+)?)\s*s(?:econds?)?)\s*", text)
+        epochs, seconds = match.groups() if match else (None, None)
+        if not float(epochs or seconds or 0):
             raise UserError(f"budget: write for instance '40 epochs' or '300 seconds', found {text!r}")
-        if not found[2].startswith("epoch"):
-            return cls(seconds=float(found[1]))
-        if not float(found[1]).is_integer():
-            raise UserError(f"budget: a whole number of epochs is needed, found {text!r}")
-        return cls(epochs=int(float(found[1])))
+        return cls(int(epochs) if epochs else None, float(seconds) if seconds else None)
 
     def __str__(self) -> str:
         if self.seconds is not None:

@@ -10,7 +10,7 @@ import torch
 
 from ikno.comparison.cells import alone, digest_of
 from ikno.config import Config
-from ikno.cost import Step, interleaved, peak_memory
+from ikno.cost import Seconds, Step, interleaved, peak_memory
 from ikno.data.problem import Problem
 from ikno.device import find_device
 from ikno.errors import UserError
@@ -33,6 +33,11 @@ class Cost:
     seconds: float
     cpu_seconds: float
     memory: float | None
+
+    @classmethod
+    def of(cls, parameters: int, time: Seconds, memory: float) -> "Cost":
+        """Return the cost of a step that was measured; a memory that is not a number is unknown."""
+        return cls(parameters, time.wall, time.cpu, None if math.isnan(memory) else memory)
 
     def counted(self, device: str, threads: int) -> float:
         """Return the seconds of a step that count in a budget.
@@ -79,7 +84,6 @@ def measure_costs(
             sizes = {k: step.parameters for k, step in steps.items()}
             steps.clear()  # the memory is free while that of others is measured
             for k, size in sizes.items():
-                memory = peak_memory(prepare_step, configs[k])
-                kept[keys[k]] = Cost(size, times[k].wall, times[k].cpu, None if math.isnan(memory) else memory)
+                kept[keys[k]] = Cost.of(size, times[k], peak_memory(prepare_step, configs[k]))
             write_atomic(file, json.dumps({k: asdict(c) for k, c in kept.items()}, indent=1).encode())
     return {k: kept[key] for k, key in keys.items() if k not in refused}, refused

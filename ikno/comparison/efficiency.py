@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from ikno.comparison.costs import Cost
 from ikno.cost import Step, interleaved, peak_memory
 from ikno.device import find_device
 from ikno.errors import UserError
@@ -70,14 +71,8 @@ def measure_efficiency(
     for name, step in steps.items():
         say(f"memory and profile of {name}")
         memory = torch.tensor([peak_memory(prepare, name, shape, preset) for _ in range(repeats)]).median().item()
-        row: dict[str, Any] = {
-            "model": name,
-            "parameters": step.parameters,
-            "seconds": times[name].wall,
-            "cpu_seconds": times[name].cpu,
-            "memory": None if math.isnan(memory) else memory,
-            "profile": shares(step),
-        }
+        row: dict[str, Any] = {"model": name, **asdict(Cost.of(step.parameters, times[name], memory))}
+        row["profile"] = shares(step)
         if double:
             larger = prepare(name, replace(shape, points=2 * shape.points), preset)
             pair = interleaved({"once": step, "twice": larger}, repeats)
