@@ -102,7 +102,7 @@ def _write(tables: list["Table"], filled: dict[str, dict[str, Any]], preset: "Pr
     pictures = {}
     for table in tables:
         name, content = table.name, filled[table.name]
-        _draw(table, content, preset, place)
+        _draw(table, content, place)
         pictures[name] = [path.name for path in table.pictures(place.out) if path.exists()]
         texts = {"md": markdown(content, preset, pictures[name]), "tex": latex(content)}
         for suffix, text in {**texts, "json": json.dumps(content, indent=1) + "\n"}.items():
@@ -110,21 +110,20 @@ def _write(tables: list["Table"], filled: dict[str, dict[str, Any]], preset: "Pr
     (place.out / "index.html").write_text(page(list(filled.values()), preset, pictures))
 
 
-def _draw(table: "Table", content: dict[str, Any], preset: "Preset", place: "Place") -> None:
+def _draw(table: "Table", content: dict[str, Any], place: "Place") -> None:
     """Draw what the table asks for, from runs that are here; without them earlier pictures stay."""
-    from ikno.paper import run_of, stored
+    from ikno.paper import run_of
     from ikno.plots import plot_comparison, plot_curves, plot_predictions
 
-    paths = table.pictures(place.out)
+    paths, rows = table.pictures(place.out), content["rows"]
     if table.picture == "curves":
         plot_curves(content, paths[0])
     if table.picture in (None, "curves"):
         return
-    results = stored(table, preset, place.out, place.released)
-    runs = {name.partition("/")[0]: run for name, r in results.items() if (run := run_of(r, place.work)) is not None}
+    runs = {r["name"]: run for r in rows for c in r["cells"] if (run := run_of(c, place.work)) is not None}
     if table.picture == "errors" and runs:
         plot_comparison(runs, paths[0])
     if table.picture == "predictions":
-        for row, path in zip(table.rows, paths, strict=True):
-            if row.name in runs:
-                plot_predictions(runs[row.name], path)
+        for row, path in zip(rows, paths, strict=True):
+            if row["name"] in runs:
+                plot_predictions(runs[row["name"]], path)

@@ -1,6 +1,6 @@
 """The tables and figures of the paper: what they hold, how they are made again, and how they are shown."""
 
-from ikno.paper.filled import fill, stored
+from ikno.paper.filled import fill
 from ikno.paper.page import page
 from ikno.paper.presets import Preset, load_preset
 from ikno.paper.report import latex, markdown, text_table
@@ -21,6 +21,5 @@ __all__ = [
     "page",
     "reproduce",
     "run_of",
-    "stored",
     "text_table",
 ]

@@ -49,11 +49,6 @@ def fill(table: Table, preset: Preset, out: Path, released: Path | None = None) 
     return filled
 
 
-def stored(table: Table, preset: Preset, out: Path, released: Path | None = None) -> dict[str, Any]:
-    """Return the results of a table by the names of its cells, that of the first seed; those that exist."""
-    return {e.name: results[0] for e in entries(table) if (results := _results(e, preset, out, released))}
-
-
 def _results(entry: Entry, preset: Preset, out: Path, released: Path | None) -> list[dict[str, Any]]:
     """Return what is stored of a cell, one result for each seed, or the row of a measurement of costs."""
     if entry.table.kind == "costs":
@@ -79,7 +74,7 @@ def _cell(entry: Entry, results: list[dict[str, Any]]) -> dict[str, Any]:
     cell["ratio"] = mean / published if published and finite else None
     cell["parameters"] = results[0].get("parameters")
     if entry.table.kind == "errors":
-        cell["strategy"] = results[0]["strategy"]
+        cell |= {"strategy": results[0]["strategy"], "run": results[0]["run"]}
         seconds = [r["seconds"] for r in results if r["seconds"] is not None]
         cell["seconds"] = sum(seconds) / len(seconds) if seconds else None
     return cell

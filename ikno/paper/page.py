@@ -2,29 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from ikno.comparison import count, seconds
 from ikno.paper.filled import Filled
 from ikno.paper.presets import Preset
 from ikno.paper.report import data, footer, measured, published, text_table, verdict
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8883; --good: #2a9d5a; --bad: #c65d3b; --quiet: #777; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.7rem; } h2 { margin-top: 3rem; border-bottom: 1px solid var(--line); }
-nav { columns: 3 16rem; } nav a { display: block; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid var(--soft); white-space: nowrap; }
-th:first-child { text-align: left; }
-td small { display: block; color: var(--quiet); font-weight: 400; }
-td.first { background: #2a9d5a33; font-weight: 600; } td.second { background: #2a9d5a18; }
-td.none { color: var(--quiet); }
-.note { color: var(--quiet); } .holds { color: var(--good); } .fails { color: var(--bad); }
-.box { border-left: 4px solid var(--line); padding: .2rem 1rem; }
-img { max-width: 100%; background: white; }
-"""
 
 
 def page(tables: Sequence[Filled], preset: Preset, pictures: Mapping[str, Sequence[str]]) -> str:
@@ -35,13 +19,14 @@ def page(tables: Sequence[Filled], preset: Preset, pictures: Mapping[str, Sequen
         preset: The preset they were run with.
         pictures: Names of files beside the page, by table.
     """
+    style = Path(__file__).with_suffix(".css").read_text()
     done, name = sum(t["trainings"] for t in tables), escape(preset.name)
     hours = sum(t["seconds"] for t in tables) / 3600
     links = "".join(f'<a href="#{t["name"]}">{escape(t["title"])}</a>' for t in tables)
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>IKNO: tables, preset {name}</title><style>{STYLE}</style></head>\n<body>",
+        f"<title>IKNO: tables, preset {name}</title><style>\n{style}</style></head>\n<body>",
         f"<h1>The tables of the paper, preset {name}</h1>",
         f'<div class="box"><p>{escape(preset.about)}</p><p><b>{escape(preset.conclusion)}</b></p></div>',
         f"<p>Made by <code>ikno reproduce --preset {name}</code> from {done} results; {hours:.1f} hours "

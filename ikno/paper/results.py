@@ -167,8 +167,8 @@ def _data(one: Wanted, work: Path, say: Say) -> str:
 
 
 def run_of(result: dict[str, Any], work: Path) -> Run | None:
-    """Return the run behind a result, None if it is not on this machine."""
-    path = work / result["run"]
+    """Return the run behind a result or a filled cell, None if there is none on this machine."""
+    path = work / result.get("run", "")
     return Run.open(path) if (path / "run.json").is_file() else None
 
 
@@ -196,12 +196,12 @@ def _measure(table: Table, preset: Preset, place: Place, say: Say) -> None:
 
 def _machine(device: str) -> dict[str, Any]:
     """Return where and with what a result was made."""
-    packages, found = {name: version(name) for name in ("ikno", "torch", "numpy")}, find_device(device)
+    hardware = find_device(device)
     return {
-        "device": torch.cuda.get_device_name(found) if found.type == "cuda" else found.type,
+        "device": torch.cuda.get_device_name(hardware) if hardware.type == "cuda" else hardware.type,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        **packages,
+        **{name: version(name) for name in ("ikno", "torch", "numpy")},
     }
 
 
