@@ -16,21 +16,23 @@ EFFICIENT = "ikno-tp,gaot,transolver,ikno-dense"
 
 def compare(
     what: options.Target = None,
-    models: Annotated[str, typer.Option(help="The models, by commas; your own as module:Class.")] = MODELS,
+    models: Annotated[str, typer.Option(help="Models, separated by commas; your own as module:Class.")] = MODELS,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="For each model: '40 epochs', or '300 seconds' of training steps, which decide their number (on a "
-            "processor its own seconds, divided by the threads). Default: the preset's epochs."
+            help="Budget of each model: '40 epochs', or '300 seconds' of training steps (on a CPU its processor "
+            "time divided by the number of threads). Default: the epochs of the preset."
         ),
     ] = None,
     optimizers: Annotated[str, typer.Option(help="adamw, muon or both (default: the preset's).")] = "",
     learning_rates: Annotated[
-        str, typer.Option(help="Learning rates; each is tried with a third of the budget, the best goes on.")
+        str,
+        typer.Option(help="Learning rates; each is tried with a third of the budget, and the best is used."),
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each model, with seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each model, with seeds 0, 1, ...")] = 1,
     goal: Annotated[
-        float | None, typer.Option("--target", min=0, help="Tell how long each takes to this validation error (0.1).")
+        float | None,
+        typer.Option("--target", min=0, help="Report the time to reach this validation error (0.1)."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs (default: comparisons/NAME).")] = None,
     as_json: options.Json = False,
@@ -39,7 +41,7 @@ def compare(
 
     Settings as in `train`; those of one model begin with its name: gaot.radius=0.1, gaot.surrogate.mode=direct. All
     runs, the table (.md, .json) and a picture of the errors are kept in --out. Ctrl-C saves; the same command goes on,
-    and several may share the work in one folder.
+    and several processes can share the work in one folder.
     """
     name, overrides = options.read_target(what, "compare on")
     rates = options.split_numbers(learning_rates, "--learning-rates")
@@ -72,21 +74,21 @@ def compare(
 
 
 def efficiency(
-    models: Annotated[str, typer.Option(help="The models, separated by commas; all of them: all.")] = EFFICIENT,
-    points: Annotated[int, typer.Option(min=1, help="Points of the cloud.")] = 16431,
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 1,
-    grid: Annotated[int, typer.Option(min=2, help="Latent grid of IKNO along each axis.")] = 32,
+    models: Annotated[str, typer.Option(help="Models, separated by commas, or all.")] = EFFICIENT,
+    points: Annotated[int, typer.Option(min=1, help="Number of points.")] = 16431,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 1,
+    grid: Annotated[int, typer.Option(min=2, help="Size of IKNO's latent grid along each axis.")] = 32,
     preset: Annotated[str, typer.Option(help="Sizes of the models: smoke, cpu or paper.")] = "paper",
-    samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch (1,024 trajectories, 28 pairs).")] = 28672,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; memory is taken as often.")] = 3,
-    double: Annotated[bool, typer.Option("--double", help="Also with twice the points, to see the growth.")] = False,
+    samples: Annotated[int, typer.Option(min=1, help="Samples per epoch (1,024 trajectories of 28 pairs).")] = 28672,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timed rounds and of memory measurements.")] = 3,
+    double: Annotated[bool, typer.Option("--double", help="Also measure with twice the points.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Measure a training step of each model: seconds in turns, peak memory, and where the time goes.
+    """Measure a training step of each model: time, peak memory, and where the time goes.
 
-    The defaults are the paper's table: the shape of Wave-C-Sines, published sizes, IKNO with and without the
-    Kronecker product.
+    The defaults are those of the paper's table: the shape of Wave-C-Sines, published model sizes, IKNO with and without
+    the Kronecker product.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
     import torch

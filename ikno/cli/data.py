@@ -21,7 +21,7 @@ Folder = Annotated[
 
 @data.command("list")
 def list_sets(folder: Folder = None, as_json: options.Json = False) -> None:
-    """List the benchmarks: what is predicted from what, and which are here."""
+    """List the benchmarks: what is predicted from what, and whether the file is here."""
     from ikno.data.catalog import CATALOG
     from ikno.data.files import find_file
     from ikno.data.library import data_folder
@@ -87,17 +87,17 @@ def generate(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 8,
     points: Annotated[
-        int | None, typer.Option(min=1, help="Points per sample, at most (default: as published).")
+        int | None, typer.Option(min=1, help="Maximum number of points per sample (default: as published).")
     ] = None,
-    resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; small is quick.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    resolution: Annotated[int | None, typer.Option(min=1, help="Resolution of the solver; smaller is faster.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one per core).")] = None,
-    shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for several machines with one folder.")] = "0/1",
+    shard: Annotated[str, typer.Option(help="Part i of n, i from 0, for machines that share a folder.")] = "0/1",
     out: Annotated[
         Path | None, typer.Option(help="The file (default: NAME with its suffix in the data folder).")
     ] = None,
 ) -> None:
-    """Solve a benchmark's equation for random data. Stop and start again as you like: finished samples are kept."""
+    """Solve a benchmark's equation for random data. Can be stopped and started again: finished samples are kept."""
     from ikno.data.catalog import find_card
     from ikno.data.files import open_data
     from ikno.data.generate import Job
@@ -135,7 +135,7 @@ def import_folder(
     inputs: Annotated[str, typer.Option(help="Point arrays to predict from, separated by commas.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace --out and its card if they exist.")] = False,
 ) -> None:
-    """Make a training set of a folder of solved meshes (.vtu, .vtp, .vtk, .msh) or tables (.csv, .npz)."""
+    """Make a training set from a folder of solved meshes (.vtu, .vtp, .vtk, .msh) or tables (.csv, .npz)."""
     from ikno.data.mesh_sets import import_meshes
 
     with screen.progress_bar(folder.name) as update:
@@ -152,7 +152,7 @@ def download(
     url: Annotated[str | None, typer.Option(help="Direct address of the file.")] = None,
     sha256: Annotated[str | None, typer.Option(help="Expected SHA-256 digest of the file.")] = None,
 ) -> None:
-    """Fetch a released file, or say what to fetch and where to put it."""
+    """Download a released file, or tell where to get it and where to put it."""
     from ikno.data.catalog import find_card
     from ikno.data.library import data_folder
     from ikno.data.library import download as fetch
@@ -170,7 +170,7 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The picture (default: NAME.png here).")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of a steady set.")] = 3,
 ) -> None:
-    """Draw inputs and solutions; sets in time as a row of snapshots and an animation."""
+    """Draw inputs and solutions; time-dependent sets as snapshots and an animation."""
     from ikno.data.library import load_data
     from ikno.plots import plot_data
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def train(
     what: options.Target = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/NAME-MODEL).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     device: options.Device = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print every setting and where it comes from; train nothing.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume goes on as if nothing had happened."""
+    """Train a surrogate. Ctrl-C saves and stops (exit code 3); --resume continues where it stopped."""
     if show:
         return _print_settings(*options.read_target(what, "train on", device), as_json)
     name, overrides = options.read_words(what, device) if resume else options.read_target(what, "train on", device)
@@ -92,12 +92,12 @@ def _free_folder(config: "Config") -> Path:
 def search(
     what: options.Target = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs (default: runs/NAME-MODEL).")] = None,
-    factors: Annotated[str, typer.Option(help="Factors on the base scales.")] = "1,2,4",
-    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the epochs for each factor.")] = 0.2,
+    factors: Annotated[str, typer.Option(help="Factors that the initial kernel scales are multiplied by.")] = "1,2,4",
+    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Fraction of the epochs for each factor.")] = 0.2,
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Search for the initial kernel scales: each factor for a share of the epochs, then the best to the end."""
+    """Search for the initial kernel scales: train each factor for a part of the epochs, then the best to the end."""
     from ikno.config import make_config
 
     config = make_config(*options.read_target(what, "train on", device))
@@ -120,15 +120,15 @@ def evaluate(
     ],
     data: options.Data = None,
     points: options.Points = None,
-    split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples.")] = "test",
+    split: Annotated[Literal["train", "validation", "test", "all"], typer.Option(help="The samples to use.")] = "test",
     checkpoint: options.Checkpoint = "best",
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure a run on its test samples, beside trivial predictions, and keep the result in the run.
 
-    Of several runs mean and sample standard deviation are shown. After `ikno calibrate` also how often the truth lies
-    inside the intervals, of the run or of the ensemble of all runs.
+    For several runs, mean and sample standard deviation are shown. After `ikno calibrate`, the coverage of the
+    intervals of the run, or of the ensemble of all runs, is measured too.
     """
     from ikno.evaluation import as_json as to_json
     from ikno.evaluation import collect, measure_ensemble, save_evaluation
@@ -143,7 +143,7 @@ def evaluate(
     result = results[0] if len(runs) == 1 else collect(results)
     calibration = load_calibration(every, checkpoint)
     if calibration is None and any((run.path / calibration_file(every, checkpoint)).is_file() for run in every):
-        screen.say("The calibration is of other weights; `ikno calibrate` again for intervals.")
+        screen.say("The calibration belongs to other weights; run `ikno calibrate` again for intervals.")
     if calibration is not None and len(runs) > 1:
         result["ensemble"] = measure_ensemble(every, calibration, checkpoint, split, data, points, device=device)
     if as_json:
@@ -197,16 +197,17 @@ def calibrate(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="The folder of a run, or of several that form an ensemble.")
     ],
-    coverage: Annotated[float, typer.Option(help="The share of the truth that intervals shall hold.")] = 0.9,
+    coverage: Annotated[float, typer.Option(help="Fraction of the truth that the intervals must contain.")] = 0.9,
     data: Annotated[
-        str | None, typer.Option(help="All samples of this file, none of them trained on (default: validation).")
+        str | None,
+        typer.Option(help="All samples of this file, none of them trained on (default: validation samples)."),
     ] = None,
     points: options.Points = None,
     checkpoint: options.Checkpoint = "best",
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure on validation samples how wide intervals must be, and keep the result in the runs (docs/uncertainty.md).
+    """Measure on validation samples how wide intervals must be, and store that in the runs (docs/uncertainty.md).
 
     Then `ikno predict --intervals` writes them, and `ikno evaluate` measures them on test samples.
     """
@@ -247,20 +248,21 @@ def predict(
     queries: Annotated[
         Path | None, typer.Option(help="Where to predict: .npz or .npy with an array of points.")
     ] = None,
-    time: Annotated[float | None, typer.Option(help="Time of the input (default: the first of the data).")] = None,
-    lead: Annotated[list[float] | None, typer.Option(help="How far ahead; may be given several times.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the result of the last.")] = 1,
+    time: Annotated[float | None, typer.Option(help="Time of the input (default: the first time of the data).")] = None,
+    lead: Annotated[list[float] | None, typer.Option(help="How far ahead to predict; can be repeated.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to each lead, each from the previous result.")] = 1,
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="Write lower and upper ends too (after `ikno calibrate`).")
+        bool, typer.Option("--intervals", help="Also write lower and upper bounds (after `ikno calibrate`).")
     ] = False,
     band: Annotated[
-        Literal["pointwise", "whole field"], typer.Option(help="Intervals for each value, or for whole fields at once.")
+        Literal["pointwise", "whole field"],
+        typer.Option(help="Intervals for single values or for whole fields."),
     ] = "pointwise",
     checkpoint: options.Checkpoint = "best",
     device: options.Device = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
     ignore_memory: Annotated[
-        bool, typer.Option("--ignore-memory", help="Begin even if the memory does not seem to suffice.")
+        bool, typer.Option("--ignore-memory", help="Start even if more memory seems to be needed than is available.")
     ] = False,
 ) -> None:
     """Predict at any points and times, from the inputs in a file."""
@@ -314,7 +316,7 @@ def plot(
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="The folder to search.")] = Path("runs"),
     as_json: options.Json = False,
 ) -> None:
     """List the runs below a folder and compare them."""

@@ -23,7 +23,7 @@ Overrides = Annotated[
 ]
 Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
 Data = Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")]
-Points = Annotated[int | None, typer.Option(min=1, help="Another number of points.")]
+Points = Annotated[int | None, typer.Option(min=1, help="Another number of points per sample.")]
 
 SETTING = "a setting; write key=value, for instance grid_size=32"
 

@@ -20,7 +20,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="[TABLE]...", help="Tables of the paper (--list), or one of your own (.toml); all."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="How large: smoke, cpu or paper.")] = "cpu",
+    preset: Annotated[str, typer.Option(help="Sizes of models, data and trainings: smoke, cpu or paper.")] = "cpu",
     cells: Annotated[
         str, typer.Option(help="Only these cells: patterns ROW/COLUMN, for instance 'poisson-*/ikno-*,elasticity'.")
     ] = "",
@@ -28,19 +28,19 @@ def reproduce(
         Path | None, typer.Option(help="Folder of results and report (default: reproduction/PRESET).")
     ] = None,
     work: Annotated[Path | None, typer.Option(help="Folder of data and runs (default: work in --out).")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of released files; what is not there is generated.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of released files; missing ones are generated.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 or auto.")] = "cpu",
     report_only: Annotated[
-        bool, typer.Option("--report", help="Train nothing: write the report of what is there.")
+        bool, typer.Option("--report", help="Train nothing; write the report from existing results.")
     ] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the tables and how much of each is done.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Make the tables and figures of the paper again: measured beside published, with spread, cost and data.
 
-    Every training is made once and its result kept in --out/cells. Ctrl-C saves, the same command goes on, and several
-    processes or machines may share the folders. The report is index.html in --out, of all tables made there so far;
-    each table is also .md, .tex and .json.
+    Every training is done once and its result kept in --out/cells. Ctrl-C saves, the same command goes on, and several
+    processes or machines can share the folders. The report of all tables made so far is index.html in --out; each table
+    is also written as .md, .tex and .json.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces itself otherwise
     from ikno.paper import NAMES, Place, fill, load_preset, load_table, text_table
@@ -80,7 +80,7 @@ def reproduce(
 
 
 def _with_earlier(chosen: list["Table"], out: Path) -> list["Table"]:
-    """Return the chosen tables and those that the folder has already, in the order of the paper: one page shows all."""
+    """Return the chosen tables and those already in the folder, in the order of the paper: one page shows all."""
     from ikno.paper import NAMES, load_table
 
     tables = {table.name: table for table in chosen}
@@ -111,7 +111,7 @@ def _write(tables: list["Table"], filled: dict[str, dict[str, Any]], preset: "Pr
 
 
 def _draw(table: "Table", content: dict[str, Any], place: "Place") -> None:
-    """Draw what the table asks for, from runs that are here; without them earlier pictures stay."""
+    """Draw what the table asks for from the runs that exist; without them earlier pictures stay."""
     from ikno.paper import run_of
     from ikno.plots import plot_comparison, plot_curves, plot_predictions
 

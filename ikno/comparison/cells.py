@@ -23,7 +23,7 @@ Show = Callable[[str, Report], None]
 
 @dataclass
 class Cell:
-    """One training of a table: a complete config, a digest of the data, and the folder that holds all cells.
+    """One training of a table: a complete config, a digest of the data, and the folder of all cells.
 
     ``search``: the scales of the kernels are searched for. ``make`` gives it its run and its evaluation.
     """
@@ -83,19 +83,19 @@ class Cell:
         return [(r["step"], r["validation"]) for r in self.run.log() if r.get("validation") is not None]
 
     def steps_to(self, error: float) -> int | None:
-        """Return the steps after which the validation error was first at most this, None if never."""
+        """Return the number of steps after which the validation error was first at most this, None if never."""
         return next((step for step, value in self.validations() if value <= error), None)
 
 
 class Schedule:
-    """Makes trainings one after another: one that another process makes is left to it, one that fails is reported.
+    """Does trainings one after another, leaves out those that another process is doing, and reports those that fail.
 
-    ``busy`` and ``reason`` tell whether another process is at the present job, and why one of its trainings failed.
+    ``busy`` and ``reason`` tell whether another process is doing a training of the current job, and why one failed.
 
     Args:
-        count: The largest possible number of trainings, which is shown with each; 0 if nobody asks.
+        count: The largest possible number of trainings, shown with each.
         show: Receives the name of a training and its reports.
-        say: Receives one line on each training that is not made.
+        say: Receives one line about each training that is not done.
     """
 
     def __init__(self, count: int = 0, show: Show = lambda name, report: None, say: Say = lambda text: None) -> None:
@@ -104,9 +104,9 @@ class Schedule:
         self.reason: str | None = None
 
     def turns(self, jobs: Sequence[T], each: int = 1) -> Iterator[T]:
-        """Yield every job, and at the end once more those that met another process; each has so many trainings.
+        """Yield every job, and at the end again those that met another process; ``each`` is the trainings per job.
 
-        Two processes that meet in a job, each at a training that the other needs, would both leave it otherwise.
+        Otherwise two processes that meet in a job, each at a training that the other needs, would both leave it.
         """
         left = list(enumerate(jobs))
         for _ in range(2):
@@ -118,7 +118,7 @@ class Schedule:
                     left.append((i, job))
 
     def attempt(self, label: str, make: Callable[[Callable[[Report], None]], T]) -> T | None:
-        """Return what ``make`` returns when it is called with a receiver of reports, None if it cannot be made now."""
+        """Return what ``make`` returns, called with a function that receives reports; None if it cannot be done now."""
         self.number += 1
         name = f"{self.number}/{self.count} {label}"
         try:
@@ -144,7 +144,7 @@ def usable(folder: Path, option: str = "--out") -> Iterator[None]:
 
 @contextmanager
 def alone(lock: Path, option: str = "--out") -> Iterator[None]:
-    """Hold a lock file, after waiting until no other process does; its folder is made, ``option`` chooses that."""
+    """Hold a lock file, waiting for other processes; its folder is made if needed, ``option`` names it in errors."""
     with usable(lock.parent, option):
         file = lock.open("w")
     with file:
@@ -158,9 +158,9 @@ def with_train(config: Config, **settings: Any) -> Config:
 
 
 def digest_of(config: Config, data: str, without: Collection[str] = ()) -> str:
-    """Return a digest of all settings that decide a result, but for some, and of the data.
+    """Return a digest of the data and of all settings that decide a result, except those in ``without``.
 
-    What is not set (None) does not count, so that results stay valid when there are more settings one day.
+    Settings that are None do not count, so that results stay valid when later versions add settings.
     """
     settings = flattened(config.model_dump(mode="json"))
     decisive = {k: v for k, v in sorted(settings.items()) if v is not None and k not in (*MOVABLE, *without)}

@@ -1,4 +1,4 @@
-"""What a step of training costs each model: seconds in turns with the others, peak memory in a process of its own."""
+"""What a training step of each model costs: time, measured in turns with the others, and peak memory."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a training step costs each model at a given size: time in turns, peak memory, how it grows, where it goes."""
+"""What a training step of each model costs at a given size: time, peak memory, growth, and where the time goes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -47,17 +47,17 @@ def measure_efficiency(
     double: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Return a row per model: one step (forward, backward, AdamW) in seconds, its peak memory, and where time goes.
+    """Return a row per model: seconds and peak memory of a step (forward, backward, AdamW), and where the time goes.
 
-    All are timed in turns in this process; graphs and cells of the cloud are made before, as in training. The memory is
-    the median of as many processes, each its own, since it differs by some 10 % from one to the next.
+    All are timed in turns in this process, with clouds located beforehand, as in training. The memory is the median
+    of separate processes, one per round, since it varies by some 10 %.
 
     Args:
         models: Names of the models.
         shape: The sizes of the data.
         repeats: Timed rounds.
         preset: The sizes of the models.
-        double: Also measure with twice the points, which shows how the time grows.
+        double: Also measure with twice the points, to see how the time grows.
         say: Receives a line on what is measured.
     """
     for name in models:
