@@ -22,7 +22,7 @@ from torch import Tensor
 
 import ikno
 from ikno.data.generators.elasticity import Elasticity, hole, rays, solve, stress, von_mises
-from ikno.plots.canvas import canvas_of, charts, save, scale
+from ikno.plots.canvas import canvas_of, charts, colors_of, save
 from ikno.surrogate import Surrogate
 
 SIZES = {
@@ -141,7 +141,7 @@ def solved(coefficients: Float[Tensor, "modes 2"], resolution: int) -> Truth:
 def draw(truth: list[list[Truth]], out: Path) -> Path:
     """Write a picture of the stress, the holes before above those after."""
     figure, axes = charts(2, len(truth[0]), (2.3 * len(truth[0]) + 0.8, 5.2))
-    colors = scale(np.concatenate([found.stress for row in truth for found in row]))
+    colors = colors_of(np.concatenate([found.stress for row in truth for found in row]))
     for row, line, when in zip(truth, axes, ("before", "after"), strict=True):
         for found, axis in zip(row, line, strict=True):
             shown = canvas_of(found.points).draw(axis, found.stress, colors)

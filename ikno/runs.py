@@ -136,16 +136,16 @@ class Run:
                 ) from None
             yield
 
-    def surrogate(self, which: str = "best", device: str | None = None) -> Surrogate:
+    def surrogate(self, checkpoint: str = "best", device: str | None = None) -> Surrogate:
         """Return the trained surrogate, ready to predict, with the average of the weights where training kept one.
 
         Args:
-            which: The checkpoint, best or last.
+            checkpoint: The checkpoint, best or last.
             device: As in a config, cpu by default.
         """
-        if which not in ("best", "last"):
-            raise UserError(f"{which!r} is no checkpoint; use best or last")
-        file = self.path / f"{which}.safetensors"
+        if checkpoint not in ("best", "last"):
+            raise UserError(f"{checkpoint!r} is no checkpoint; use best or last")
+        file = self.path / f"{checkpoint}.safetensors"
         with torch.device("meta"):  # shapes without memory
             expected = Surrogate(self.signature).state_dict()
         tensors, _ = load(file, {f"weights.{k}": v for k, v in expected.items()})
@@ -165,9 +165,9 @@ class Run:
         # Its weights are final: gradients are those of the inputs.
         return surrogate.to(find_device(device or "cpu")).eval().requires_grad_(False)
 
-    def digest(self, which: str) -> str | None:
+    def digest(self, checkpoint: str) -> str | None:
         """Return the checksum of a checkpoint, None if there is none."""
-        file = self.path / f"{which}.safetensors"
+        file = self.path / f"{checkpoint}.safetensors"
         return _digest(file.read_bytes()) if file.is_file() else None
 
     def log(self) -> list[dict[str, Any]]:
@@ -251,15 +251,15 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 @overload
-def load_surrogate(path: Path | str, which: str = "best", device: str | None = None) -> Surrogate: ...
+def load_surrogate(path: Path | str, checkpoint: str = "best", device: str | None = None) -> Surrogate: ...
 
 
 @overload
-def load_surrogate(path: Iterable[Path | str], which: str = "best", device: str | None = None) -> Ensemble: ...
+def load_surrogate(path: Iterable[Path | str], checkpoint: str = "best", device: str | None = None) -> Ensemble: ...
 
 
 def load_surrogate(
-    path: Path | str | Iterable[Path | str], which: str = "best", device: str | None = None
+    path: Path | str | Iterable[Path | str], checkpoint: str = "best", device: str | None = None
 ) -> Surrogate | Ensemble:
     """Return the trained surrogate of a run, or of several runs as an ensemble, with its calibration if there is one.
 
@@ -267,20 +267,20 @@ def load_surrogate(
 
     Args:
         path: The folder of a run, or of several.
-        which: The checkpoint, best or last.
+        checkpoint: The checkpoint, best or last.
         device: cpu (the default), cuda, cuda:1 or auto.
     """
     single = isinstance(path, Path | str)
-    loaded = surrogate_of([Run.open(p) for p in ([path] if single else path)], which, device)
+    loaded = surrogate_of([Run.open(p) for p in ([path] if single else path)], checkpoint, device)
     return loaded if single or isinstance(loaded, Ensemble) else Ensemble([loaded], loaded.calibration)
 
 
-def surrogate_of(runs: Sequence[Run], which: str = "best", device: str | None = None) -> Any:
+def surrogate_of(runs: Sequence[Run], checkpoint: str = "best", device: str | None = None) -> Any:
     """Return the surrogate of one run or the ensemble of several, with its calibration if there is one."""
     check_distinct(runs)
-    members = [run.surrogate(which, device) for run in runs]
+    members = [run.surrogate(checkpoint, device) for run in runs]
     joint = members[0] if len(members) == 1 else Ensemble(members)
-    joint.calibration = load_calibration(runs, which)
+    joint.calibration = load_calibration(runs, checkpoint)
     return joint
 
 
@@ -294,30 +294,31 @@ def check_distinct(runs: Sequence[Run]) -> None:
             raise UserError(f"{runs[i].path}: named twice; name each run of an ensemble once")
 
 
-def calibration_file(runs: Sequence[Run], which: str = "best") -> str:
+def calibration_file(runs: Sequence[Run], checkpoint: str = "best") -> str:
     """Return the name of the file with the calibration of a run, or of an ensemble in each member."""
-    return f"calibration{'' if which == 'best' else f'-{which}'}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
+    weights = "" if checkpoint == "best" else f"-{checkpoint}"
+    return f"calibration{weights}{'' if len(runs) == 1 else f'-of-{len(runs)}'}.json"
 
 
-def weights_of(runs: Sequence[Run], which: str = "best") -> tuple[str, ...]:
+def weights_of(runs: Sequence[Run], checkpoint: str = "best") -> tuple[str, ...]:
     """Return the checksums of the members' weights, in an order that does not depend on that of the runs."""
-    return tuple(sorted(digest for run in runs if (digest := run.digest(which)) is not None))
+    return tuple(sorted(digest for run in runs if (digest := run.digest(checkpoint)) is not None))
 
 
-def save_calibration(runs: Sequence[Run], calibration: Calibration, which: str = "best") -> None:
+def save_calibration(runs: Sequence[Run], calibration: Calibration, checkpoint: str = "best") -> None:
     """Write the calibration to the folder of every member."""
     for run in runs:
-        _write_signed(run.path / calibration_file(runs, which), "calibration", calibration.model_dump(mode="json"))
+        _write_signed(run.path / calibration_file(runs, checkpoint), "calibration", calibration.model_dump(mode="json"))
 
 
-def load_calibration(runs: Sequence[Run], which: str = "best") -> Calibration | None:
+def load_calibration(runs: Sequence[Run], checkpoint: str = "best") -> Calibration | None:
     """Return what ``save_calibration`` wrote for these weights, None if there is nothing or they have changed since."""
     for run in runs:
-        file = run.path / calibration_file(runs, which)
+        file = run.path / calibration_file(runs, checkpoint)
         if file.is_file():
             stored = _read_signed(file, "calibration", "not a calibration", "calibrate again, or remove the file")
             calibration = parse(Calibration, stored, str(file))
-            if calibration.members == weights_of(runs, which):
+            if calibration.members == weights_of(runs, checkpoint):
                 return calibration
     return None
 

@@ -318,7 +318,7 @@ def test_commands(
     assert code == 2
     assert err.startswith("Error: intervals: not calibrated, or the weights have changed since")
     code, out, err = ikno("evaluate", *runs)
-    assert "The calibration is of other weights" in err
+    assert "The calibration belongs to other weights" in err
     assert "intervals" not in out
     code, _, err = ikno("calibrate", runs[0], "--coverage", 2)
     assert (code, err.count("\n")) == (2, 1)

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ikno import __version__
-from ikno.cli import app, parse_overrides
+from ikno.cli import app
+from ikno.cli.options import parse_overrides
 from ikno.errors import UserError
 
 

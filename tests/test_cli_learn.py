@@ -96,8 +96,8 @@ def config(name: str, **more: Any) -> Any:
     return make_config(name, {k: int(v) if v.isdigit() else v for k, v in given.items()} | more)
 
 
-def weights(path: Path, which: str = "best") -> dict[str, bytes]:
-    return {k: v.numpy().tobytes() for k, v in load(path / f"{which}.safetensors")[0].items()}
+def weights(path: Path, checkpoint: str = "best") -> dict[str, bytes]:
+    return {k: v.numpy().tobytes() for k, v in load(path / f"{checkpoint}.safetensors")[0].items()}
 
 
 def test_train_in_numbered_folders(ikno: Screen, trained: Path) -> None:
@@ -176,8 +176,8 @@ def test_mistakes_are_one_line(ikno: Screen, trained: Path) -> None:
     ikno.refused(r"ikno-finite has no kernel scales", "tune-scales", "small.toml", "model=ikno-finite")
     for command in (["evaluate", "none"], ["predict", "none", "a.npz", "--out", "b.npz"], ["plot", "none"]):
         ikno.refused(r"none: no run here \(run\.json is missing\)", *command)
-    ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--which", "worst")
-    ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--which", "worst")
+    ikno.refused(r"'worst' is no checkpoint", "evaluate", trained, "--checkpoint", "worst")
+    ikno.refused(r"'worst' is no checkpoint", "plot", trained, "--checkpoint", "worst")
     ikno.refused(r"device: 'gpu' is no device", "evaluate", trained, "--device", "gpu")
     ikno.refused(r"needs the folder of a run and a file of points", "predict", trained, "f=1", "--out", "b.nc")
     ikno.refused(r"the result is an \.nc or \.npz file", "predict", trained, "small.npz", "--out", "b.txt")
@@ -295,9 +295,9 @@ def test_tune_scales(ikno: Screen, folder: Path) -> None:
 
 
 def test_stopped_tuning_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ikno.cli import learn
+    from ikno.cli import screen
 
-    usual = learn.training_bar
+    usual = screen.training_bar
 
     @contextmanager
     def bar(*words: str) -> Iterator[Any]:
@@ -309,7 +309,7 @@ def test_stopped_tuning_says_how_to_go_on(ikno: Screen, monkeypatch: pytest.Monk
 
             yield shown
 
-    monkeypatch.setattr(learn, "training_bar", bar)
+    monkeypatch.setattr(screen, "training_bar", bar)
     shown = ikno("tune-scales", "small.toml", *SMALL, "--out", "elsewhere/stopped")
     assert shown.code == 3
     expected = "elsewhere/stopped: stopped and saved; the same command with --out elsewhere/stopped goes on"
@@ -397,7 +397,7 @@ def test_compare(ikno: Screen, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_wrong_comparisons(ikno: Screen) -> None:
     ikno.refused("what to compare on is missing", "compare")
     ikno.refused("budget: write for instance", "compare", "small.toml", "--budget", "40")
-    ikno.refused("--rates: numbers separated by commas", "compare", "small.toml", "--rates", "fast")
+    ikno.refused("--learning-rates: numbers separated by commas", "compare", "small.toml", "--learning-rates", "fast")
     ikno.refused("no model named 'gat'", "compare", "small.toml", "--models", "gat")
     ikno.refused("models have settings of their own", "compare", "small.toml", "model.d_model=3")
 

@@ -434,7 +434,7 @@ def test_a_run_on_its_own_data_on_other_data_and_with_other_points(tmp_path: Pat
     assert [found["mode"], found["model"], found["split"]] == ["residual", "ikno-tp", "test"]
 
     other, _ = decay(tmp_path, rates(5), name="other", points=30)
-    elsewhere = evaluate(run, data=other, which="last", batch=1)
+    elsewhere = evaluate(run, data=other, checkpoint="last", batch=1)
     direct = evaluate_surrogate(surrogate, open_problem(DataSettings(name=other), 0))
     assert elsewhere["metrics"]["star"] == pytest.approx(direct["metrics"]["star"], rel=1e-5)
     assert (elsewhere["benchmark"], elsewhere["points"], elsewhere["weights"]) == ("other", [30, 30], "last")

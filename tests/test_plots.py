@@ -366,7 +366,8 @@ def test_a_rollout_is_a_row_each_of_truth_prediction_and_error(tmp_path: Path, f
     picture, animation = plot_rollout(field, tmp_path / "new" / "a.png")
     assert (picture, animation) == (tmp_path / "new" / "a.png", tmp_path / "new" / "a.gif")
     pixels(picture)
-    still, moving = figures
+    still, *frames = figures
+    moving = frames[-1]
     axes = panels(still)
     assert len(axes) == 15
     assert [axis.get_title() for axis in axes[:5]] == ["t = 0", "t = 0.6667", "t = 1", "t = 1.333", "t = 2"]
@@ -381,7 +382,6 @@ def test_a_rollout_is_a_row_each_of_truth_prediction_and_error(tmp_path: Path, f
     assert len(panels(moving)) == 3
     with Image.open(animation) as image:
         assert getattr(image, "n_frames", 1) == 7
-    # The animation ends at the last time.
     assert moving.get_suptitle() == "sample 7, t = 2"
     last = panels(moving)
     assert last[2].get_title() == axes[14].get_title()
@@ -394,7 +394,7 @@ def test_a_rollout_is_a_row_each_of_truth_prediction_and_error(tmp_path: Path, f
 
 def test_a_rollout_of_several_variables_and_few_times(tmp_path: Path, figures: list[Any]) -> None:
     plot_rollout(predicted(2, 2, ("u", "v")), tmp_path / "a.png")
-    assert [len(panels(f)) for f in figures] == [2 * 3 * 2, 2 * 3]
+    assert [len(panels(f)) for f in figures] == [2 * 3 * 2, 2 * 3, 2 * 3]
     labels = [axis.get_ylabel() for axis in panels(figures[0])[::2]]
     assert labels == [f"{part} {v}" for v in "uv" for part in ("truth", "prediction", "error")]
 
@@ -608,13 +608,13 @@ def test_errors_of_several_models(tmp_path: Path) -> None:
         made[name] = Fields(3, points, truth[0], truth, prediction, (0.0,), ("u",), ("f",))
     shown = []
     with pytest.MonkeyPatch.context() as patch:
-        draw = fields_module.table
-        patch.setattr(fields_module, "table", lambda rows: shown.extend(rows) or draw(rows))
+        draw = fields_module.stack
+        patch.setattr(fields_module, "stack", lambda rows: shown.extend(rows) or draw(rows))
         (file,) = plot_errors_of(made, tmp_path / "errors.png", columns=2)
     assert file.stat().st_size > 1000
     panels = [p for row in shown for p in row.panels]
     assert [len(row.panels) for row in shown] == [2, 2]
-    assert [p.scale[1] for p in panels[1:]] == pytest.approx([0.1] * 3)
+    assert [p.colors[1] for p in panels[1:]] == pytest.approx([0.1] * 3)
     share = np.abs(truth).sum() / 60
     assert panels[1].title == f"good: {percent(0.01 / share)}"
     with pytest.raises(UserError, match="no model to draw"):

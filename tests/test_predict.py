@@ -43,11 +43,11 @@ def make(path: Path, card: Card, final: int | None = None, mode: str = "derivati
         | {"mode": mode, "model": TINY}
     )
     run = Run.create(path, complete_config("x.toml", TINY, final_snapshot=final), card, signature)
-    for i, which in enumerate(("best", "last")):
+    for i, checkpoint in enumerate(("best", "last")):
         surrogate = Surrogate(signature, seed=i)
         surrogate.target.mean.fill_(3.0)
         surrogate.target.scale.fill_(5.0)
-        save(path / f"{which}.safetensors", {f"weights.{k}": v for k, v in surrogate.state_dict().items()}, {})
+        save(path / f"{checkpoint}.safetensors", {f"weights.{k}": v for k, v in surrogate.state_dict().items()}, {})
     return run
 
 
@@ -115,12 +115,12 @@ def test_steady_with_one_cloud(steady: Run, tmp_path: Path, suffix: str) -> None
 def test_the_other_checkpoint(steady: Run, tmp_path: Path) -> None:
     file = npz(tmp_path / "in.npz", x=CLOUD, c=C)
     best, last = (
-        predict(steady, PredictionRequest(file, tmp_path / f"{w}.npz", which=w)).values for w in ("best", "last")
+        predict(steady, PredictionRequest(file, tmp_path / f"{w}.npz", checkpoint=w)).values for w in ("best", "last")
     )
     same(last[1, 0], steady.surrogate("last").predict(CLOUD, C[1]))
     assert not np.allclose(best, last)
     with pytest.raises(UserError, match="use best or last"):
-        predict(steady, PredictionRequest(file, tmp_path / "x.npz", which="worst"))
+        predict(steady, PredictionRequest(file, tmp_path / "x.npz", checkpoint="worst"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".nc"])

@@ -1,17 +1,14 @@
 """The command line. Everything heavy is imported inside the commands."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from ikno import __version__
-from ikno.cli import learn
+from ikno.cli import learn, options, screen
 from ikno.cli.compare import compare, efficiency
 from ikno.cli.data import data
-from ikno.cli.intervals import calibrate
-from ikno.cli.options import Json, Overrides, parse_overrides
 from ikno.cli.reproduce import reproduce
 from ikno.errors import UserError
 from ikno.registry import import_plugin
@@ -25,8 +22,8 @@ app = typer.Typer(
 
 app.add_typer(data, name="data")
 for command in (
-    *(learn.train, learn.tune_scales, learn.evaluate, learn.predict, learn.plot, learn.runs),
-    *(calibrate, compare, efficiency, reproduce),
+    *(learn.train, learn.tune_scales, learn.evaluate, learn.predict, learn.plot, learn.runs, learn.calibrate),
+    *(compare, efficiency, reproduce),
 ):
     app.command()(command)
 
@@ -48,20 +45,17 @@ def _options(
 
 @app.command()
 def models(
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     dim: Annotated[int, typer.Option(min=1, max=3, help="Dimension of space.")] = 2,
     in_channels: Annotated[int, typer.Option(min=0, help="Input channels per point.")] = 1,
     out_channels: Annotated[int, typer.Option(min=1, help="Output channels per point.")] = 1,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the models with their number of parameters; with settings, the models that have these."""
-    from rich.console import Console
-    from rich.table import Table
-
     from ikno.models import MODELS, build
 
     MODELS.look_outside()
-    settings = parse_overrides(overrides or [])
+    settings = options.parse_overrides(overrides or [])
     known = {name: v for name, v in MODELS.items() if settings.keys() <= v.settings.model_fields.keys()}
     rows = []
     for name, variant in (known or MODELS).items():  # a setting that no model has is refused by the first
@@ -69,12 +63,9 @@ def models(
         size = sum(p.numel() for p in model.parameters())
         rows.append({"model": name, "parameters": size, "summary": variant.summary})
     if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    table = Table("model", "parameters", "summary", box=None)
-    for row in rows:
-        table.add_row(row["model"], f"{row['parameters']:,}", row["summary"])
-    Console().print(table)
+        return screen.show_json(rows)
+    lines = [[row["model"], f"{row['parameters']:,}", row["summary"]] for row in rows]
+    screen.show_table(("model", "parameters", "summary"), lines)
 
 
 def main() -> None:

@@ -1,18 +1,12 @@
-"""Options that several commands share, and the progress of training."""
+"""Options that several commands share, and the words of a command line."""
 
 import json
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import typer
 
 from ikno.errors import UserError
-
-if TYPE_CHECKING:
-    from ikno.training import Report
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Target = Annotated[
@@ -27,45 +21,66 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0 or auto.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, for instance grid_size=32 d_model=64.")
 ]
+Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best or last.")]
+Data = Annotated[str | None, typer.Option(help="Other data than the run's: a name, card or file.")]
+Points = Annotated[int | None, typer.Option(min=1, help="Another number of points per sample.")]
 
-STOPPED = 3  # exit code: stopped by a signal, saved, can be resumed
+SETTING = "a setting; write key=value, for instance grid_size=32"
 
 
-def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """Return ``key=value`` strings as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
+def parse_overrides(words: list[str], remedy: str = SETTING) -> dict[str, Any]:
+    """Return ``key=value`` words as a dictionary; values are JSON where they parse as such (32, true, [24,32])."""
     values: dict[str, Any] = {}
-    for item in items:
-        key, separator, text = item.partition("=")
+    for word in words:
+        key, separator, text = word.partition("=")
         if not separator or not key:
-            raise UserError(f"{item!r} is not a setting; write key=value, for instance grid_size=32")
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
+            raise UserError(f"{word!r} is not {remedy}")
+        with suppress(json.JSONDecodeError):
+            text = json.loads(text)
+        values[key] = text
     return values
 
 
-def parse_numbers(items: list[str]) -> dict[str, float]:
-    """Return ``name=number`` strings as a dictionary."""
+def parse_inputs(words: list[str]) -> dict[str, float]:
+    """Return ``name=number`` words as a dictionary."""
+    remedy = "an input; write name=number, for instance Mach=0.82"
     values = {}
-    for item in items:
-        name, separator, text = item.rpartition("=")
+    for name, value in parse_overrides(words, remedy).items():
         try:
-            values[name] = float(text)
-        except ValueError:
-            separator = ""
-        if not separator or not name:
-            raise UserError(f"{item!r} is not an input; write name=number, for instance Mach=0.82")
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"'{name}={value}' is not {remedy}") from None
     return values
 
 
-def target(what: list[str] | None) -> tuple[str | None, dict[str, Any]]:
-    """Return the name, if the first word is one, and the settings that follow."""
-    words = list(what or [])
+def split(text: str) -> list[str]:
+    """Return the words of a text that commas separate."""
+    return [name for word in text.split(",") if (name := word.strip())]
+
+
+def split_numbers(text: str, option: str) -> list[float]:
+    """Return the numbers that are the value of an option, separated by commas."""
+    try:
+        return [float(word) for word in split(text)]
+    except ValueError:
+        raise UserError(f"{option}: numbers separated by commas are needed, found {text!r}") from None
+
+
+def read_words(words: list[str] | None, device: str | None = None) -> tuple[str | None, dict[str, Any]]:
+    """Return the name, if the first word is one, and the settings that follow; ``--device`` is one of them."""
+    words = list(words or [])
     name = words.pop(0) if words and "=" not in words[0] else None
-    settings = parse_overrides(words)
-    if ":" in str(settings.get("model", "")):
+    settings = parse_overrides(words) | ({} if device is None else {"device": device})
+    if isinstance(settings.get("model"), str):
         settings["model"] = model_name(settings["model"])
+    return name, settings
+
+
+def read_target(words: list[str] | None, purpose: str, device: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a command that needs a name."""
+    name, settings = read_words(words, device)
+    if name is None:
+        raise UserError(f"what to {purpose} is missing; name a benchmark (`ikno data list`), a card or a data file")
     return name, settings
 
 
@@ -76,46 +91,3 @@ def model_name(text: str) -> str:
     from ikno.models import name_of
 
     return name_of(text)
-
-
-def first_process() -> bool:
-    """Tell whether this is the one of several processes (torchrun) that speaks."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def training_bar(stopped: str | None = None) -> Iterator[Any]:
-    """Yield a function that shows a Report: error, speed and time left.
-
-    Training that is stopped ends the command, with its own message or the one given here.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    from ikno.training import TrainingInterrupted
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[speed]}"))
-    bar = Progress(
-        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)
-    )
-
-    def show(prefix: str, report: "Report") -> None:
-        error = "" if report.validation is None else f", validation {report.validation:.2%}"
-        text = f"{prefix}epoch {report.epoch}/{report.epochs}, loss {report.loss:.4f}{error}"
-        speed = f"{report.seconds_per_step:.2f} s/step"
-        if not first_process():
-            return
-        if not bar.task_ids:
-            bar.start()  # not before: without a task it leaves an empty line, also above an error
-            bar.add_task(text, total=report.steps, speed=speed)
-        bar.update(bar.task_ids[0], completed=report.step, total=report.steps, description=text, speed=speed)
-
-    try:
-        try:
-            yield show
-        finally:
-            if bar.task_ids:
-                bar.stop()
-    except TrainingInterrupted as reason:
-        print(stopped or reason, file=sys.stderr)
-        raise typer.Exit(STOPPED) from None

@@ -24,7 +24,7 @@ Show = Callable[[str, Report], None]
 
 @dataclass
 class Cell:
-    """One training of a table: a complete config, a digest of the data, and the folder that holds all cells.
+    """One training of a table: a complete config, a digest of the data, and the folder of all cells.
 
     ``search``: the scales of the kernels are tuned. ``make`` gives it its run and its evaluation.
     """
@@ -50,7 +50,7 @@ class Cell:
         return self.folder / f"{config.model['name']}-{how}-{digest_of(config, self.data)[:8]}"
 
     def make(self, report: Callable[[Report], None] = lambda report: None) -> "Cell":
-        """Train and evaluate; what is there already is not done again, what was begun goes on. Return the cell."""
+        """Train and evaluate; finished work is not repeated, an interrupted training goes on. Return the cell."""
         if self.search:
             self.run, _ = tune_scales(self.config, self.path, report=lambda factor, step: report(step))
         else:
@@ -58,11 +58,10 @@ class Cell:
             if not begun or load_evaluation(Run.open(self.path)) is None:
                 train(self.config, self.path, resume=begun, report=report)
             self.run = Run.open(self.path)
-        found = load_evaluation(self.run)
-        if found is None:
-            found = evaluate(self.run)
-            save_evaluation(self.run, found)
-        self.evaluation = found
+        stored = load_evaluation(self.run)
+        self.evaluation = evaluate(self.run) if stored is None else stored
+        if stored is None:
+            save_evaluation(self.run, self.evaluation)
         return self
 
     @property
@@ -85,16 +84,19 @@ class Cell:
         return [(r["step"], r["validation"]) for r in self.run.log() if r.get("validation") is not None]
 
     def steps_to(self, error: float) -> int | None:
-        """Return the steps after which the validation error was first at most this, None if never."""
-        return next((step for step, found in self.validations() if found <= error), None)
+        """Return the number of steps after which the validation error was first at most this, None if never."""
+        return next((step for step, value in self.validations() if value <= error), None)
 
 
 class Schedule:
-    """Makes trainings one after another: one that another process makes is left to it, one that fails is reported.
+    """Does trainings one after another, leaves out those that another process is doing, and reports those that fail.
 
-    Arguments: ``count`` is the largest possible number of trainings, 0 if nobody asks. ``show`` receives the name of a
-    training and its reports, ``say`` one line on each training that is not made.
-    ``busy`` and ``reason`` tell whether another process is at the present job, and why one of its trainings failed.
+    ``busy`` and ``reason`` tell whether another process is doing a training of the current job, and why one failed.
+
+    Args:
+        count: The largest possible number of trainings, shown with each.
+        show: Receives the name of a training and its reports.
+        say: Receives one line about each training that is not done.
     """
 
     def __init__(self, count: int = 0, show: Show = lambda name, report: None, say: Say = lambda text: None) -> None:
@@ -103,9 +105,9 @@ class Schedule:
         self.reason: str | None = None
 
     def turns(self, jobs: Sequence[T], each: int = 1) -> Iterator[T]:
-        """Yield every job, and at the end once more those that met another process; each has so many trainings.
+        """Yield every job, and at the end again those that met another process; ``each`` is the trainings per job.
 
-        Two processes that meet in a job, each at a training that the other needs, would both leave it otherwise.
+        Otherwise two processes that meet in a job, each at a training that the other needs, would both leave it.
         """
         left = list(enumerate(jobs))
         for _ in range(2):
@@ -117,7 +119,7 @@ class Schedule:
                     left.append((i, job))
 
     def attempt(self, label: str, make: Callable[[Callable[[Report], None]], T]) -> T | None:
-        """Return what ``make`` returns when it is called with a receiver of reports, None if it cannot be made now."""
+        """Return what ``make`` returns, called with a function that receives reports; None if it cannot be done now."""
         self.number += 1
         name = f"{self.number}/{self.count} {label}"
         try:
@@ -132,16 +134,21 @@ class Schedule:
 
 
 @contextmanager
+def usable(folder: Path, option: str = "--out") -> Iterator[None]:
+    """Make a folder in which something is written; an OSError becomes a UserError that names the option for another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another ({option})") from None
+
+
+@contextmanager
 def alone(lock: Path, option: str = "--out") -> Iterator[None]:
-    """Hold a lock file, after waiting until no other process does; its folder is made, ``option`` chooses that."""
+    """Hold a lock file, waiting for other processes; its folder is made if needed, ``option`` names it in errors."""
     with ExitStack() as stack:
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
+        with usable(lock.parent, option):
             stack.enter_context(locked_file(lock, wait=True))
-        except OSError as error:
-            raise UserError(
-                f"{lock.parent}: cannot be used as a folder ({error.strerror}); choose another ({option})"
-            ) from None
         yield
 
 
@@ -151,9 +158,9 @@ def with_train(config: C, **settings: Any) -> C:
 
 
 def digest_of(config: Config, data: str, without: Collection[str] = ()) -> str:
-    """Return a digest of all settings that decide a result, but for some, and of the data.
+    """Return a digest of the data and of all settings that decide a result, except those in ``without``.
 
-    What is not set (None) does not count, so that results stay valid when there are more settings one day.
+    Settings that are None do not count, so that results stay valid when later versions add settings.
     """
     settings = flattened(config.model_dump(mode="json"))
     decisive = {k: v for k, v in sorted(settings.items()) if v is not None and k not in (*MOVABLE, *without)}

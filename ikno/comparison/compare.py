@@ -1,4 +1,4 @@
-"""The comparison: which cells there are, in which order they are made, and the table they give."""
+"""The comparison: which cells there are, in which order they are made, and the numbers they give."""
 
 import json
 import math
@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from ikno.comparison.cells import Cell, Say, Schedule, Show, with_train
-from ikno.comparison.costs import measure_costs
-from ikno.comparison.table import Row
+from ikno.comparison.costs import Cost, measure_costs
 from ikno.config import CompleteConfig, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
+from ikno.metrics import mean_and_std
 from ikno.models import MODELS, find_variant
 from ikno.runs import Run, write_atomic
 from ikno.training import complete
@@ -33,14 +34,11 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> "Budget":
         """Return the budget that a text like ``40 epochs`` or ``300 seconds`` names."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(epochs?|seconds?|s)\s*", text)
-        if found is None or float(found[1]) <= 0:
+        match = re.fullmatch(r"\s*(?:(\d+)\s*epochs?|(\d+(?:\.\d+)?)\s*s(?:econds?)?)\s*", text)
+        epochs, seconds = match.groups() if match else (None, None)
+        if not float(epochs or seconds or 0):
             raise UserError(f"budget: write for instance '40 epochs' or '300 seconds', found {text!r}")
-        if not found[2].startswith("epoch"):
-            return cls(seconds=float(found[1]))
-        if not float(found[1]).is_integer():
-            raise UserError(f"budget: a whole number of epochs is needed, found {text!r}")
-        return cls(epochs=int(float(found[1])))
+        return cls(int(epochs) if epochs else None, float(seconds) if seconds else None)
 
     def __str__(self) -> str:
         if self.seconds is not None:
@@ -52,9 +50,16 @@ class Budget:
 class Plan:
     """What is compared: all models with all optimizers, the best of the learning rates, and all seeds.
 
-    ``overrides`` are settings of a config; those that begin with the name of a model are for this model alone, its own
-    (gaot.radius) or how it is trained and used (gaot.surrogate.mode).
-    ``target`` is an error, to see how long it takes to reach it. No rates: that of the settings.
+    Args:
+        name: The benchmark, card or data file.
+        models: Names of the models.
+        overrides: Settings of a config. Those that begin with the name of a model are for this model alone, its own
+            (gaot.radius) or how it is trained and used (gaot.surrogate.mode).
+        budget: What each model may spend.
+        optimizers: Default: that of the settings.
+        learning_rates: The best of them on validation is used. Default: that of the settings.
+        seeds: One training each.
+        target: A validation error; the table tells how long each model takes to reach it.
     """
 
     name: str
@@ -62,53 +67,107 @@ class Plan:
     overrides: Mapping[str, Any]
     budget: Budget = Budget()
     optimizers: Sequence[str] = ()
-    rates: Sequence[float] = ()
+    learning_rates: Sequence[float] = ()
     seeds: Sequence[int] = (0,)
     target: float | None = None
 
 
-def compare(
-    plan: Plan,
-    out: Path,
-    show: Show = lambda name, report: None,
-    say: Say = lambda text: None,
-) -> tuple[dict[str, Any], dict[str, Run]]:
-    """Return the table as plain numbers, best first, and of each model the run with the better optimizer, first seed.
+@dataclass
+class Candidate:
+    """A model with an optimizer: its config, the cost of a step, its cells, one per seed, or why they are missing."""
 
-    All runs are kept in ``out``: the same call after an interruption goes on. Several processes can share the work:
-    cells that another is training are left to it, and looked at once more in the end. The table is written to
-    ``table.json`` there.
+    config: CompleteConfig
+    cost: Cost | None = None
+    reason: str | None = None
+    cells: Sequence[Cell] = ()
+
+    @property
+    def label(self) -> str:
+        """The names of model and optimizer."""
+        return f"{self.config.model['name']}, {self.config.train.optimizer}"
+
+    @property
+    def error(self) -> tuple[float, float | None]:
+        """Mean and standard deviation of the error over the seeds; infinite without any."""
+        return mean_and_std([c.error for c in self.cells]) if self.cells else (math.inf, None)
+
+    def numbers(self, target: float | None) -> dict[str, Any]:
+        """Return its row of the table as plain values; None is what is not known."""
+        config, cost, cells = self.config, self.cost, self.cells
+        mean, std = self.error
+        step = cost.seconds if cost else math.nan
+        steps = [c.steps for c in cells]
+        reached = [s for c in cells if target is not None and (s := c.steps_to(target)) is not None]
+        train = cells[0].run.config.train if cells else None
+        return {
+            "model": config.model["name"],
+            "optimizer": config.train.optimizer,
+            "reason": self.reason,
+            "learning_rate": train and train.learning_rate,
+            "epochs": train and train.epochs,
+            "steps": steps[0] if cells else None,
+            "error": _finite(mean),
+            "std": std,
+            "errors": [_finite(c.error) for c in cells] or None,
+            "seconds": step * median(steps) if cells else None,
+            "seconds_to_target": step * median(reached) if cells and len(reached) == len(cells) else None,
+            "parameters": cost and cost.parameters,
+            "seconds_per_step": cost and cost.seconds,
+            "cpu_seconds_per_step": cost and cost.cpu_seconds,
+            "memory": cost and cost.memory,
+        }
+
+
+def compare(
+    plan: Plan, out: Path, show: Show = lambda name, report: None, say: Say = lambda text: None
+) -> tuple[dict[str, Any], dict[str, Run]]:
+    """Return the table as plain values, best first, and of each model the run with the better optimizer, first seed.
+
+    The same call after an interruption goes on. Several processes can share the work: cells that another is training
+    are left to it, and looked at once more in the end.
+
+    Args:
+        plan: What is compared.
+        out: The folder of all runs; the table is written to ``table.json`` there.
+        show: Receives the name of a training and its reports.
+        say: Receives one line on each thing that a user should know.
+
+    Raises:
+        UserError: The plan has a mistake; nothing has been trained then.
     """
-    rows, problem = _rows(plan, say)
-    costs, refused = measure_costs({r.label: r.config for r in rows}, problem, out / "costs.json", say)
-    for row in rows:
-        row.cost, row.reason = costs.get(row.label), refused.get(row.label)
-    able = [row for row in rows if row.cost is not None]
-    each = len(plan.seeds) + (len(plan.rates) if len(plan.rates) > 1 else 0)
+    candidates, problem = _candidates(plan, say)
+    costs, refused = measure_costs({c.label: c.config for c in candidates}, problem, out / "costs.json", say)
+    for candidate in candidates:
+        candidate.cost, candidate.reason = costs.get(candidate.label), refused.get(candidate.label)
+    able = [candidate for candidate in candidates if candidate.cost is not None]
+    each = len(plan.seeds) + (len(plan.learning_rates) if len(plan.learning_rates) > 1 else 0)
     schedule = Schedule(len(able) * each, show, say)
-    for row in schedule.turns(able, each):
-        _make(row, plan, problem, out, schedule)
-        row.reason = row.reason or schedule.reason
-    rows.sort(key=lambda row: row.error[0])
-    result = _table(plan, rows, problem)
+    for candidate in schedule.turns(able, each):
+        _make(candidate, plan, problem, out, schedule)
+        candidate.reason = candidate.reason or schedule.reason
+    candidates.sort(key=lambda c: c.error[0])
+    result = _result(plan, candidates, problem)
     write_atomic(out / "table.json", json.dumps(result, indent=1).encode())
     best: dict[str, Run] = {}
-    for row in rows:
-        if row.cells:
-            best.setdefault(row.config.model["name"], row.cells[0].run)
+    for candidate in candidates:
+        if candidate.cells:
+            best.setdefault(candidate.config.model["name"], candidate.cells[0].run)
     return result, best
 
 
-def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule) -> None:
-    """Make the cells of a row: a short training with each rate, then all of it with the best rate and each seed."""
+def _make(candidate: Candidate, plan: Plan, problem: Problem, out: Path, schedule: Schedule) -> None:
+    """Make the cells of a candidate: a short training with each rate, then all of it with the best and each seed."""
     data = problem.digest()
 
     def attempt(config: CompleteConfig) -> Cell | None:
-        return schedule.attempt(f"{row.label}, seed {config.seed}", Cell(config, data, out).make)
+        return schedule.attempt(f"{candidate.label}, seed {config.seed}", Cell(config, data, out).make)
 
-    config, errors = _with_budget(row, plan.budget, problem), dict.fromkeys(plan.rates, math.inf)
+    config, errors = _with_budget(candidate, plan.budget, problem), dict.fromkeys(plan.learning_rates, math.inf)
     if len(errors) > 1:
-        short = _short(config, problem)
+        # A trial: a share of the training, with a whole schedule of its own.
+        length = "epochs" if config.train.steps is None else "steps"
+        share = max(round(TRIAL * (getattr(config.train, length) or 1)), 1)
+        short = complete(with_train(config, **{length: share}), problem)
         for rate in errors:
             cell = attempt(with_train(short, learning_rate=rate))
             errors[rate] = math.inf if cell is None else cell.validation
@@ -116,30 +175,24 @@ def _make(row: Row, plan: Plan, problem: Problem, out: Path, schedule: Schedule)
         config = with_train(config, learning_rate=min(errors, key=lambda rate: errors[rate]))
     if not schedule.busy:  # without its trial the best rate is not known
         made = [attempt(config.model_copy(update={"seed": seed})) for seed in plan.seeds]
-        row.cells = [cell for cell in made if cell is not None]
+        candidate.cells = [cell for cell in made if cell is not None]
 
 
-def _with_budget(row: Row, budget: Budget, problem: Problem) -> CompleteConfig:
+def _with_budget(candidate: Candidate, budget: Budget, problem: Problem) -> CompleteConfig:
+    config = candidate.config
     if budget.seconds is None:
-        return row.config if budget.epochs is None else with_train(row.config, epochs=budget.epochs, steps=None)
-    assert row.cost is not None
-    counted = row.cost.counted(row.config.device, torch.get_num_threads())
-    return complete(with_train(row.config, steps=max(int(budget.seconds / counted), 1)), problem)
+        return config if budget.epochs is None else with_train(config, epochs=budget.epochs, steps=None)
+    assert candidate.cost is not None
+    step = candidate.cost.counted(config.device, torch.get_num_threads())
+    return complete(with_train(config, steps=max(int(budget.seconds / step), 1)), problem)
 
 
-def _short(config: CompleteConfig, problem: Problem) -> CompleteConfig:
-    """Return the config of a trial: a share of the training."""
-    length = "epochs" if config.train.steps is None else "steps"
-    share = max(round(TRIAL * getattr(config.train, length)), 1)
-    return complete(with_train(config, **{length: share}), problem)
-
-
-def _rows(plan: Plan, say: Say) -> tuple[list[Row], Problem]:
-    """Return a line for each model and optimizer, and the problem; mistakes in the plan are found before any work."""
+def _candidates(plan: Plan, say: Say) -> tuple[list[Candidate], Problem]:
+    """Return every model with every optimizer, and the problem; mistakes in the plan are found before any work."""
     if not plan.models or not plan.seeds:
         raise UserError("compare: at least one model and one seed are needed")
-    if not all(0 < rate < math.inf for rate in plan.rates):
-        raise UserError(f"rates: positive numbers are needed, found {list(plan.rates)}")
+    if not all(0 < rate < math.inf for rate in plan.learning_rates):
+        raise UserError(f"learning rates: positive numbers are needed, found {list(plan.learning_rates)}")
     variants = {name: find_variant(name) for name in dict.fromkeys(plan.models)}
     own = {name: {} for name in variants}
     common: dict[str, Any] = {}
@@ -151,33 +204,32 @@ def _rows(plan: Plan, say: Say) -> tuple[list[Row], Problem]:
         elif name in MODELS:
             raise UserError(f"{key}: {name} is not among the models that are compared")
         elif name == "model":
-            raise UserError(
-                f"{key}: models have settings of their own; write for instance {next(iter(own))}.d_model=32"
-            )
+            example = f"{next(iter(own))}.d_model=32"
+            raise UserError(f"{key}: models have settings of their own; write for instance {example}")
         else:
             common[key] = value
     base = make_config(plan.name, common)
     problem = open_problem(base.data, base.seed)
-    rows, notes = [], dict[str, None]()
+    candidates, notes = [], dict[str, None]()
     for name, variant in variants.items():
         for optimizer in plan.optimizers or (base.train.optimizer,):
             given = {**common, **own[name], "model": name, "train.optimizer": optimizer}
             if "init_scales_l1" not in variant.settings.model_fields:
                 given.pop("scales", None)
-            config = make_config(plan.name, given)
-            rows.append(Row(complete(config, problem, lambda text: notes.update({text: None}))))
+            config = complete(make_config(plan.name, given), problem, lambda text: notes.update({text: None}))
+            candidates.append(Candidate(config))
     for text in notes:  # the same for all models that leave it open
         say(text)
-    return rows, problem
+    return candidates, problem
 
 
-def _table(plan: Plan, rows: list[Row], problem: Problem) -> dict[str, Any]:
-    """Return what the rows have found as plain numbers."""
-    done = [r.cells[0].evaluation for r in rows if r.cells]
-    metric = done[0]["main_metric"] if done else None
+def _result(plan: Plan, candidates: list[Candidate], problem: Problem) -> dict[str, Any]:
+    """Return the whole table as plain values."""
+    evaluation = next((c.cells[0].evaluation for c in candidates if c.cells), None)
+    metric = evaluation and evaluation["main_metric"]
     return {
         "benchmark": problem.card.name,
-        "label": done[0]["label"] if done else None,
+        "label": evaluation and evaluation["label"],
         "samples": {p: len(getattr(problem, p)) for p in ("train", "validation", "test")},
         "points": problem.train.points,
         "metric": metric,
@@ -186,6 +238,10 @@ def _table(plan: Plan, rows: list[Row], problem: Problem) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "settings": dict(plan.overrides),
         "machine": {"threads": torch.get_num_threads(), "torch": torch.__version__},
-        "rows": [r.numbers(plan.target) for r in rows],
-        "guesses": {k: v[metric] for k, v in done[0]["baselines"].items()} if done else {},
+        "rows": [c.numbers(plan.target) for c in candidates],
+        "guesses": {k: v[metric] for k, v in evaluation["baselines"].items()} if evaluation else {},
     }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,8 +1,8 @@
-"""What a training step costs each model at a given size: time in turns, peak memory, how it grows, where it goes."""
+"""What a training step of each model costs at a given size: time, peak memory, growth, and where the time goes."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from ikno.comparison.costs import Cost
 from ikno.cost import Step, interleaved, peak_memory
 from ikno.device import find_device
 from ikno.errors import UserError
@@ -46,11 +47,18 @@ def measure_efficiency(
     double: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Return a row per model: one step (forward, backward, AdamW) in seconds, its peak memory, and where time goes.
+    """Return a row per model: seconds and peak memory of a step (forward, backward, AdamW), and where the time goes.
 
-    All are timed in turns in this process. Their memory is the median of as many processes, each its own, since it
-    differs by some 10 % from one to the next. ``double``: also with twice the points, which shows how the time grows.
-    Graphs and cells of the cloud are made before, as in training.
+    All are timed in turns in this process, with clouds located beforehand, as in training. The memory is the median
+    of separate processes, one per round, since it varies by some 10 %.
+
+    Args:
+        models: Names of the models.
+        shape: The sizes of the data.
+        repeats: Timed rounds.
+        preset: The sizes of the models.
+        double: Also measure with twice the points, to see how the time grows.
+        say: Receives a line on what is measured.
     """
     for name in models:
         find_variant(name)
@@ -58,39 +66,43 @@ def measure_efficiency(
         raise UserError("efficiency: at least one model is needed")
     say(f"timing {len(models)} models in turns")
     steps = {name: prepare(name, shape, preset) for name in models}
-    seconds = interleaved(steps, repeats)
+    times = interleaved(steps, repeats)
     rows = []
-    for name in models:
+    for name, step in steps.items():
         say(f"memory and profile of {name}")
         memory = torch.tensor([peak_memory(prepare, name, shape, preset) for _ in range(repeats)]).median().item()
-        row: dict[str, Any] = {
-            "model": name,
-            "parameters": steps[name].parameters,
-            "seconds": seconds[name].wall,
-            "cpu_seconds": seconds[name].cpu,
-            "memory": None if math.isnan(memory) else memory,
-            "profile": shares(steps[name]),
-        }
+        row: dict[str, Any] = {"model": name, **asdict(Cost.of(step.parameters, times[name], memory))}
+        row["profile"] = shares(step)
         if double:
-            pair = {"once": steps[name], "twice": prepare(name, replace(shape, points=2 * shape.points), preset)}
-            found = interleaved(pair, repeats)
-            row["growth"] = found["twice"].wall / found["once"].wall
+            larger = prepare(name, replace(shape, points=2 * shape.points), preset)
+            pair = interleaved({"once": step, "twice": larger}, repeats)
+            row["growth"] = pair["twice"].wall / pair["once"].wall
         rows.append(row)
     return rows
 
 
 def costs_of(rows: list[dict[str, Any]], batch: int, samples: int) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the lines of a table of costs; an epoch has so many samples."""
-    growth = ["x 2 points"] if "growth" in rows[0] else []
-    shares = [f"% {kind}" for kind in rows[0]["profile"]]
-    header = ["model", "parameters", "s / step", "CPU s", "s / epoch", "peak MB", *growth, *shares]
-    lines = []
-    for row in rows:
-        line = [row["model"], f"{row['parameters']:,}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
-        line += [f"{row['seconds'] / batch * samples:,.0f}", "-" if row["memory"] is None else f"{row['memory']:.0f}"]
-        line += [f"{row['growth']:.2f}"] if growth else []
-        lines.append([*line, *(f"{100 * share:.0f}" for share in row["profile"].values())])
-    return header, lines
+    """Return the header and the lines of a table of costs.
+
+    Args:
+        rows: What ``measure_efficiency`` returns.
+        batch: Samples of a step.
+        samples: Samples of an epoch.
+    """
+    lines = [
+        {
+            "model": row["model"],
+            "parameters": f"{row['parameters']:,}",
+            "s / step": f"{row['seconds']:.3f}",
+            "CPU s": f"{row['cpu_seconds']:.3f}",
+            "s / epoch": f"{row['seconds'] / batch * samples:,.0f}",
+            "peak MB": "-" if row["memory"] is None else f"{row['memory']:.0f}",
+            **({"x 2 points": f"{row['growth']:.2f}"} if "growth" in row else {}),
+            **{f"% {kind}": f"{100 * share:.0f}" for kind, share in row["profile"].items()},
+        }
+        for row in rows
+    ]
+    return list(lines[0]), [list(cells.values()) for cells in lines]
 
 
 def prepare(name: str, shape: Shape, preset: str) -> Step:
@@ -127,10 +139,10 @@ def shares(call: Callable[[], object]) -> dict[str, float]:
     """Return the share of each kind of work in the time of a call."""
     cuda = torch.cuda.is_initialized()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with profile(activities=activities) as found:
+    with profile(activities=activities) as profiled:
         call()
     totals = dict.fromkeys([*KINDS, "the rest"], 0.0)
-    for event in found.key_averages():
+    for event in profiled.key_averages():
         kind = next((k for k, names in KINDS.items() if any(n in event.key for n in names)), "the rest")
         totals[kind] += event.self_device_time_total if cuda else event.self_cpu_time_total
     return {kind: time / sum(totals.values()) for kind, time in totals.items()}

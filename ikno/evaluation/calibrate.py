@@ -21,7 +21,7 @@ FLOOR_SAMPLES = 32  # training samples whose spread sets the floor
 def calibrate(
     runs: Sequence[Run],
     coverage: float = 0.9,
-    which: str = "best",
+    checkpoint: str = "best",
     data: str | None = None,
     points: int | None = None,
     batch: int = BATCH,
@@ -34,7 +34,7 @@ def calibrate(
     Args:
         runs: The run, or those of the ensemble.
         coverage: The share of the truth that intervals shall hold.
-        which: The checkpoint, best or last.
+        checkpoint: The checkpoint, best or last.
         data: A file whose samples are all used, none of which may have been trained on. Default: the validation
             samples.
         points: Another number of points than trained on.
@@ -48,7 +48,7 @@ def calibrate(
     if not 0 < coverage < 1:
         raise UserError(f"--coverage: a share between 0 and 1 is needed, for instance 0.9, found {coverage:g}")
     check_distinct(runs)
-    members = Ensemble([run.surrogate(which, device) for run in runs]).members
+    members = Ensemble([run.surrogate(checkpoint, device) for run in runs]).members
     problem = problem_of(runs[0], data, points)
     samples = part(problem, "validation" if data is None else "all")
     least = ceil(coverage / (1 - coverage) - 1e-9)
@@ -75,7 +75,7 @@ def calibrate(
         floor=floor,
         start=None if problem.steady else problem.times[0],
         quantiles=tuple(_quantiles(problem, s, j, each, coverage) for (s, j), each in scores.items()),
-        members=weights_of(runs, which),
+        members=weights_of(runs, checkpoint),
     )
 
 

@@ -47,7 +47,7 @@ class Fields:
 
 def evaluate(
     run: Run,
-    which: str = "best",
+    checkpoint: str = "best",
     split: Part = "test",
     data: str | None = None,
     points: int | None = None,
@@ -60,7 +60,7 @@ def evaluate(
 
     Args:
         run: The run.
-        which: The checkpoint, best or last.
+        checkpoint: The checkpoint, best or last.
         split: The part: train, validation, test, or all samples. Baselines that need training samples are left out for
             all.
         data: Another data set or file. One too small for the split of the run is divided as its card says; make sure
@@ -78,9 +78,9 @@ def evaluate(
     """
     problem = problem_of(run, data, points)
     problem.train.keep(run.config.data.memory_gb * 1e9)  # the baselines go through it several times
-    surrogate = surrogate_of([run], which, device)
+    surrogate = surrogate_of([run], checkpoint, device)
     result = evaluate_surrogate(surrogate, problem, split, batch)
-    return {**result, "weights": which, "checkpoint": run.digest(which), "seed": run.config.seed}
+    return {**result, "weights": checkpoint, "checkpoint": run.digest(checkpoint), "seed": run.config.seed}
 
 
 def save_evaluation(run: Run, result: dict[str, Any]) -> None:

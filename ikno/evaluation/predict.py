@@ -51,7 +51,7 @@ class PredictionRequest:
         time: Time of the inputs. Default: the first time of the data.
         leads: How far ahead. Default: to the last time that was learned.
         steps: Equal steps to each lead.
-        which: The checkpoint, best or last.
+        checkpoint: The checkpoint, best or last.
         device: Where to compute. Default: the CPU.
         given: Inputs that are one number for all points, by name.
         force: Replace ``out`` if it exists.
@@ -65,7 +65,7 @@ class PredictionRequest:
     time: float | None = None
     leads: Sequence[float] = ()
     steps: int = 1
-    which: str = "best"
+    checkpoint: str = "best"
     device: str | None = None
     given: Mapping[str, float] = field(default_factory=dict)
     force: bool = False
@@ -90,7 +90,7 @@ def predict(runs: Run | Sequence[Run], request: PredictionRequest) -> Predicted:
     members = [runs] if isinstance(runs, Run) else list(runs)
     _check_out(request)
     with closing(format_of(request.file).open(request.file, result=request.out.suffix.lower())) as source:
-        surrogate, run = surrogate_of(members, request.which, request.device), members[0]
+        surrogate, run = surrogate_of(members, request.checkpoint, request.device), members[0]
         ahead, variables = _ahead(run, request), surrogate.signature.variables
         kept = ["u", *["spread"] * (len(members) > 1), *["lower", "upper"] * (request.intervals is not None)]
         if isinstance(source, Mesh):

@@ -1,25 +1,25 @@
 """The tables and figures of the paper: what they hold, how they are made again, and how they are shown."""
 
-from ikno.paper.filled import fill, stored
+from ikno.paper.filled import fill
 from ikno.paper.page import page
-from ikno.paper.report import latex, markdown
+from ikno.paper.presets import Preset, load_preset
+from ikno.paper.report import latex, markdown, text_table
 from ikno.paper.results import Place, reproduce, run_of
-from ikno.paper.scales import Scale, load_scale
 from ikno.paper.tables import NAMES, Table, entries, load_table
 
 __all__ = [
     "NAMES",
     "Place",
-    "Scale",
+    "Preset",
     "Table",
     "entries",
     "fill",
     "latex",
-    "load_scale",
+    "load_preset",
     "load_table",
     "markdown",
     "page",
     "reproduce",
     "run_of",
-    "stored",
+    "text_table",
 ]

@@ -1,10 +1,11 @@
 """The tables of the paper as data: rows and columns with their settings, published numbers, and what they claim."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -22,14 +23,11 @@ Number = float | Literal["-"]  # TOML has no null
 
 
 class Line(Settings):
-    """A row or a column: its name, and what its cells have in common."""
+    """A row or a column: its name, and what its cells have in common. ``set``: a benchmark, or a card (.toml)."""
 
     name: str
     set: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
-
-
-L = TypeVar("L", bound=Line)
 
 
 class Column(Line):
@@ -62,7 +60,7 @@ class Table(Line):
     """A table or figure. Cells take the settings of the table, of their column and of their row, the later wins.
 
     ``compare``: along which axis lines compete, columns in each row or rows in each column. ``seeds`` None: those of
-    the scale. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns. ``name`` and
+    the preset. ``picture``: what is drawn beside the numbers, with ``axis`` as the name of the columns. ``name`` and
     ``argument`` (of the command) are set when it is loaded. ``unit`` None: that of the metric.
     """
 
@@ -87,6 +85,9 @@ class Table(Line):
             for numbers in (row.published, row.spread):
                 if numbers and len(numbers) != len(self.columns):
                     raise ValueError(f"row {row.name!r} has {len(numbers)} numbers for {len(self.columns)} columns")
+        for names in ([line.name for line in lines] for lines in (self.rows, self.columns)):
+            if len(set(names)) < len(names):
+                raise ValueError(f"rows and columns need names of their own, found {', '.join(names)}")
         known = [line.name for line in (self.columns if self.compare == "columns" else self.rows)]
         for claim in self.claims:
             for name in (*claim.better, *claim.than, *claim.falls):
@@ -95,7 +96,7 @@ class Table(Line):
         return self
 
     def pictures(self, out: Path) -> list[Path]:
-        """Return the files of its pictures in a folder, there or not."""
+        """Return the files of its pictures in a folder, whether they exist or not."""
         if self.picture is None:
             return []
         if self.picture != "predictions":
@@ -113,8 +114,9 @@ class Entry:
 
     @property
     def set(self) -> str | None:
-        """The name of the data set, or the path of its card."""
-        return self.row.set or self.column.set or self.table.set
+        """The name of the data set, or the path of its card, which the table names relative to itself."""
+        name = self.row.set or self.column.set or self.table.set
+        return str(Path(self.table.argument).parent / name) if name and name.endswith(".toml") else name
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -123,30 +125,33 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """The names of row and column."""
         return f"{self.row.name}/{self.column.name}"
 
     def published(self, what: Literal["published", "spread"] = "published") -> float | None:
-        """Return the published number, None if there is none."""
+        """Return the published number or its spread, None if there is none."""
         numbers = getattr(self.row, what)
-        found = numbers[self.table.columns.index(self.column)] if numbers else "-"
-        return None if found == "-" else found
+        number = numbers[self.table.columns.index(self.column)] if numbers else "-"
+        return None if number == "-" else number
 
 
 def entries(table: Table, cells: Sequence[str] = ()) -> Iterator[Entry]:
-    """Yield the cells of a table, row by row; ``cells`` are patterns of their names ROW/COLUMN, any that fits."""
-    patterns = [_pattern(text) for text in cells]
+    """Yield the cells of a table, row by row.
+
+    Args:
+        table: The table.
+        cells: Patterns of their names ROW/COLUMN without case and separators, any of which must fit. What is missing
+            in a pattern fits all. Default: all cells.
+    """
+    patterns = []
+    for text in cells:
+        row, _, column = re.sub(r"[^\w*?\[\]/]|_", "", text.lower()).partition("/")
+        patterns.append(f"{row or '*'}/{column or '*'}")
     for row in table.rows:
         for column in table.columns:
-            names = plain(row.name), plain(column.name)
-            if not patterns or any(fnmatchcase(names[0], a) and fnmatchcase(names[1], b) for a, b in patterns):
+            name = f"{plain(row.name)}/{plain(column.name)}"
+            if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
                 yield Entry(table, row, column)
-
-
-def _pattern(text: str) -> tuple[str, str]:
-    """Return the patterns of row and column, without case and separators; what is missing fits all."""
-    row, _, column = text.partition("/")
-    plain_row, plain_column = ("".join(c for c in t.lower() if c.isalnum() or c in "*?[]") for t in (row, column))
-    return plain_row or "*", plain_column or "*"
 
 
 def load_table(name: str) -> Table:
@@ -155,13 +160,4 @@ def load_table(name: str) -> Table:
     if not own and name not in NAMES:
         raise UserError(f"{name}: no such table (one of your own is a .toml file); {suggest(name, NAMES)}")
     file = Path(name) if own else FOLDER / f"{name}.toml"
-    table = _placed(parse(Table, read_toml(file), str(file)), file.parent)
-    lines = {key: tuple(_placed(line, file.parent) for line in getattr(table, key)) for key in ("rows", "columns")}
-    return table.model_copy(update={"name": file.stem, "argument": name, **lines})
-
-
-def _placed(line: L, folder: Path) -> L:
-    """Return a table, row or column whose card is found from anywhere: its path is relative to the table."""
-    if line.set is None or not line.set.endswith(".toml"):
-        return line
-    return line.model_copy(update={"set": str(folder / line.set)})
+    return parse(Table, {**read_toml(file), "name": file.stem, "argument": name}, str(file))

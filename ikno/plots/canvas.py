@@ -13,9 +13,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from PIL import Image
 from scipy.spatial import KDTree
 
 from ikno.errors import UserError
@@ -25,7 +25,7 @@ from ikno.plots.surfaces import Seen, seen
 SIGNED, PLAIN, ERRORS = "RdBu_r", "viridis", "PuOr_r"
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
-Scale = tuple[float, float, str]  # the values at both ends of a color map, and its name
+Colors = tuple[float, float, str]  # the values at both ends of a color map, and its name
 
 
 class Canvas:
@@ -48,24 +48,19 @@ class Canvas:
 
     def image(self, values: Float[np.ndarray, "points"]) -> np.ma.MaskedArray:
         """Return the pixels; values that are not finite stay empty too."""
-        found = values[self.index].astype(np.float64)  # matplotlib adds to values, which may be near the end of float32
-        return np.ma.masked_array(found, self.empty | ~np.isfinite(found))
+        shown = values[self.index].astype(np.float64)  # matplotlib adds to values, which may be near the end of float32
+        return np.ma.masked_array(shown, self.empty | ~np.isfinite(shown))
 
-    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
-        """Draw one field and return what ``update`` and a color bar need."""
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], colors: Colors) -> Any:
+        """Draw one field and return what a color bar needs."""
         axis.set(xticks=[], yticks=[])
         options = {"origin": "lower", "extent": (self.low[0], self.high[0], self.low[1], self.high[1])}
-        shown = axis.imshow(self.image(values), interpolation="nearest", cmap=scale[2], **options)
-        shown.set_clim(*scale[:2])
-        return shown
-
-    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
-        """Show other values."""
-        shown.set_array(self.image(values))
+        (low, high, name), image = colors, self.image(values)
+        return axis.imshow(image, interpolation="nearest", cmap=name, vmin=low, vmax=high, **options)
 
 
 class Curve:
-    """A cloud on a line as a curve; the ends of a scale are those of the value axis."""
+    """A cloud on a line as a curve; the ends of the colors are those of the value axis."""
 
     projection, aspect = None, 0.75
 
@@ -73,14 +68,12 @@ class Curve:
         self.order = np.argsort(points[:, 0])
         self.x = points[self.order, 0]
 
-    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
-        margin = 0.15 * (scale[1] - scale[0])  # room for predictions beyond the truth
-        axis.set(ylim=(scale[0] - margin, scale[1] + margin), xlim=(self.x[0], self.x[-1]), xlabel="x")
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], colors: Colors) -> Any:
+        low, high, name = colors
+        margin = 0.15 * (high - low)  # room for predictions beyond the truth
+        axis.set(ylim=(low - margin, high + margin), xlim=(self.x[0], self.x[-1]), xlabel="x")
         axis.grid(alpha=0.3)
-        return axis.plot(self.x, values[self.order], color=LINES[int(scale[2] == ERRORS)])[0]
-
-    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
-        shown.set_ydata(values[self.order])
+        return axis.plot(self.x, values[self.order], color=LINES[int(name == ERRORS)])[0]
 
 
 class Scatter:
@@ -92,18 +85,15 @@ class Scatter:
         self.kept = slice(None, None, max(len(points) // 40_000, 1))
         self.points, self.spans = points[self.kept], np.ptp(points, 0)
 
-    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], colors: Colors) -> Any:
         axis.set_box_aspect(self.spans / self.spans.max(), zoom=1.1)
         axis.set_proj_type("ortho")
         axis.view_init(elev=35, azim=60)  # from the side of large y: that of an aircraft's half
         axis.set_axis_off()
+        low, high, name = colors
         size = float(np.clip(20_000 / len(self.points), 1, 12))
-        shown = axis.scatter(*self.points.T, s=size, c=values[self.kept], linewidths=0, depthshade=False, cmap=scale[2])
-        shown.set_clim(*scale[:2])
-        return shown
-
-    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
-        shown.set_array(values[self.kept])
+        options = {"linewidths": 0, "depthshade": False, "cmap": name, "vmin": low, "vmax": high}
+        return axis.scatter(*self.points.T, s=size, c=values[self.kept], **options)
 
 
 class Surface:
@@ -115,25 +105,20 @@ class Surface:
         self.seen = seen
         self.aspect = float(np.clip(seen.empty.shape[0] / seen.empty.shape[1], 0.2, 3))
 
-    def image(self, values: Float[np.ndarray, "points"], scale: Scale) -> Float[np.ndarray, "rows columns 4"]:
+    def image(self, values: Float[np.ndarray, "points"], colors: Colors) -> Float[np.ndarray, "rows columns 4"]:
         """Return the colors of the pixels; values that are not finite stay empty."""
         with np.errstate(invalid="ignore", over="ignore"):
-            found = (values.astype(np.float64)[self.seen.index] * self.seen.weights).sum(-1)
-        colors = ScalarMappable(Normalize(*scale[:2]), scale[2]).to_rgba(found)
-        colors[..., :3] *= self.seen.shade[..., None]
-        colors[self.seen.empty | ~np.isfinite(found)] = (1, 1, 1, 0)
-        return colors
+            shown = (values.astype(np.float64)[self.seen.index] * self.seen.weights).sum(-1)
+        image = ScalarMappable(Normalize(*colors[:2]), colors[2]).to_rgba(shown)
+        image[..., :3] *= self.seen.shade[..., None]
+        image[self.seen.empty | ~np.isfinite(shown)] = (1, 1, 1, 0)
+        return image
 
-    def draw(self, axis: Any, values: Float[np.ndarray, "points"], scale: Scale) -> Any:
+    def draw(self, axis: Any, values: Float[np.ndarray, "points"], colors: Colors) -> Any:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
-        shown = axis.imshow(self.image(values, scale))
-        shown.set_cmap(scale[2])  # for the color bar: the picture has its colors already
-        shown.set_clim(*scale[:2])
-        return shown
-
-    def update(self, shown: Any, values: Float[np.ndarray, "points"]) -> None:
-        shown.set_data(self.image(values, (*shown.get_clim(), shown.get_cmap().name)))
+        low, high, name = colors
+        return axis.imshow(self.image(values, colors), cmap=name, vmin=low, vmax=high)  # these are for the color bar
 
 
 Drawing = Canvas | Curve | Scatter | Surface
@@ -141,16 +126,17 @@ Drawing = Canvas | Curve | Scatter | Surface
 
 @dataclass
 class Panel:
-    """One field to draw; ``name`` is written along its color bar."""
+    """One field to draw; ``name`` is written along its color bar, ``note`` in place of its title."""
 
     values: Float[np.ndarray, "points"]
-    scale: Scale
+    colors: Colors
     title: str = ""
     name: str = ""
+    note: str = ""
 
 
 @dataclass
-class Row:
+class Strip:
     """Fields on one cloud, side by side."""
 
     canvas: Drawing
@@ -165,12 +151,12 @@ def canvas_of(
 
     Without its triangles a surface is made of discs.
     """
-    if points.shape[1] == 3 and (found := seen(points, triangles)) is not None:
-        return Surface(found)
+    if points.shape[1] == 3 and (pixels := seen(points, triangles)) is not None:
+        return Surface(pixels)
     return (Curve, Canvas, Scatter)[points.shape[1] - 1](points)
 
 
-def scale(values: Float[np.ndarray, "..."]) -> Scale:
+def colors_of(values: Float[np.ndarray, "..."]) -> Colors:
     """Return the range of colors: symmetric about 0 where values of both signs matter; outliers do not stretch it."""
     low, high = np.quantile(values, [0.002, 0.998])
     signed = bool(low < -0.05 * abs(high) and high > 0.05 * abs(low))
@@ -194,47 +180,44 @@ def charts(rows: int, columns: int, size: tuple[float, float], **options: Any) -
     return figure, axes
 
 
-def table(rows: Sequence[Row]) -> tuple[Any, list[tuple[Any, Any, Row]]]:
-    """Draw the rows and return the figure and, panel by panel, axes, what was drawn and the row."""
-    columns, first = max(len(row.panels) for row in rows), rows[0].canvas
-    size = (3.0 / max(first.aspect, 1) * columns + 0.5, (2.7 * min(first.aspect, 1) + 0.15) * len(rows) + 0.6)
+def stack(strips: Sequence[Strip]) -> Any:
+    """Return a figure of the strips, one below the other."""
+    columns, first = max(len(strip.panels) for strip in strips), strips[0].canvas
+    size = (3.0 / max(first.aspect, 1) * columns + 0.5, (2.7 * min(first.aspect, 1) + 0.15) * len(strips) + 0.6)
     options = {"squeeze": False, "layout": "constrained", "subplot_kw": {"projection": first.projection}}
-    figure, axes = plt.subplots(len(rows), columns, figsize=size, **options)
-    cells, above = [], None
-    for line, row in zip(axes, rows, strict=True):
-        for axis in line[len(row.panels) :]:
+    figure, axes = plt.subplots(len(strips), columns, figsize=size, **options)
+    above = None
+    for line, strip in zip(axes, strips, strict=True):
+        for axis in line[len(strip.panels) :]:
             axis.set_axis_off()
-        drawn = [row.canvas.draw(a, p.values, p.scale) for a, p in zip(line, row.panels, strict=False)]
-        # Neighbors with one scale share a color bar; curves have none, nor has a last row that only goes on.
-        for used, group in groupby(zip(row.panels, line, drawn, strict=False), lambda cell: cell[0].scale):
+        drawn = [strip.canvas.draw(a, p.values, p.colors) for a, p in zip(line, strip.panels, strict=False)]
+        # Neighbors with the same colors share a bar; curves have none, nor has a last strip that only goes on.
+        for used, group in groupby(zip(strip.panels, line, drawn, strict=False), lambda cell: cell[0].colors):
             panels, members, shown = zip(*group, strict=True)
-            goes_on = used == above and len(row.panels) < columns
+            goes_on = used == above and len(strip.panels) < columns
             if isinstance(shown[0], ScalarMappable) and not goes_on:
                 figure.colorbar(shown[0], ax=members, shrink=0.8, label=panels[0].name)
-        for axis, panel in zip(line, row.panels, strict=False):
-            axis.set_title(panel.title, fontsize=10)
-        if row.canvas.projection == "3d":  # axes in space are switched off, and their labels with them
-            line[0].text2D(0, 0.5, row.label, transform=line[0].transAxes, rotation=90, ha="right", va="center")
+        for axis, panel in zip(line, strip.panels, strict=False):
+            axis.set_title(panel.note or panel.title, fontsize=10)
+        if strip.canvas.projection == "3d":  # axes in space are switched off, and their labels with them
+            line[0].text2D(0, 0.5, strip.label, transform=line[0].transAxes, rotation=90, ha="right", va="center")
         else:
-            line[0].set_ylabel(row.label)
-        cells += [(a, d, row) for a, d in zip(line, drawn, strict=False)]
-        above = row.panels[-1].scale
-    return figure, cells
+            line[0].set_ylabel(strip.label)
+        above = strip.panels[-1].colors
+    return figure
 
 
-def movie(rows: Callable[[int], list[Row]], times: Sequence[float], title: str, out: Path) -> Path:
-    """Write an animation of what ``rows`` gives at each time."""
-    figure, cells = table(rows(0))
-
-    def frame(k: int) -> None:
-        panels = [panel for row in rows(k) for panel in row.panels]
-        for (axis, drawn, row), panel in zip(cells, panels, strict=True):
-            row.canvas.update(drawn, panel.values)
-            axis.set_title(panel.title, fontsize=10)
-        figure.suptitle(title.format(times[k]))
-
-    FuncAnimation(figure, frame, frames=len(times)).save(out, writer=PillowWriter(fps=5), dpi=60)
-    plt.close(figure)
+def movie(strips: Callable[[int], list[Strip]], titles: Sequence[str], out: Path) -> Path:
+    """Write an animation, a frame of strips for each title, and return the file."""
+    frames = []
+    for k, title in enumerate(titles):
+        figure = stack(strips(k))
+        figure.suptitle(title)
+        figure.set_dpi(60)
+        figure.canvas.draw()
+        frames.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))
+        plt.close(figure)
+    frames[0].save(out, save_all=True, append_images=frames[1:], duration=200, loop=0)
     return out
 
 

@@ -104,8 +104,8 @@ def plot_curves(filled: dict[str, Any], out: Path) -> list[Path]:
     figure, ((axis,),) = charts(1, 1, (6.4, 4.2))
     x = _numbers(float(name) for name in filled["columns"])
     for color, row in zip(LINES, filled["rows"], strict=False):
-        found = [cell.get("measured", {"mean": None, "std": None}) for cell in row["cells"]]
-        y, spread = _numbers(m["mean"] for m in found), [m["std"] or 0.0 for m in found]
+        measured = [cell.get("measured", {"mean": None, "std": None}) for cell in row["cells"]]
+        y, spread = _numbers(m["mean"] for m in measured), [m["std"] or 0.0 for m in measured]
         shown = np.isfinite(y) & (y > 0)
         if shown.any():
             bars = np.array(spread)[shown]

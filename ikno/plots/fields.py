@@ -1,6 +1,7 @@
 """Pictures of fields on clouds: data sets, predictions, rollouts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from ikno.data.files import Dataset
 from ikno.errors import UserError
 from ikno.evaluation import Fields
 from ikno.metrics import relative_errors, sums
-from ikno.plots.canvas import ERRORS, Panel, Row, canvas_of, check_name, movie, percent, save, scale, table
+from ikno.plots.canvas import ERRORS, Panel, Strip, canvas_of, check_name, colors_of, movie, percent, save, stack
 
 MAX_VARIABLES = 4
 
@@ -23,7 +24,7 @@ def plot_data(dataset: Dataset, out: Path, samples: int = 3, columns: int = 6) -
 
 
 def plot_fields(fields: Sequence[Fields], out: Path) -> list[Path]:
-    """Draw predictions and return the file: input, truth, prediction and error, a row per sample and variable.
+    """Draw predictions and return the file: input, truth, prediction and error, a strip per sample and variable.
 
     Problems in time are shown at their final time. The input is the channel named like the variable, or the first one.
     Relative errors are of the physical values, not of the normalized ones that an evaluation measures.
@@ -31,7 +32,7 @@ def plot_fields(fields: Sequence[Fields], out: Path) -> list[Path]:
     check_name(out)
     if not fields:
         raise UserError(f"{out}: there is no sample to draw; give at least one")
-    rows = []
+    strips = []
     for field in fields:
         canvas, names = canvas_of(field.points, field.triangles), field.input_names
         for v, name in enumerate(field.variables[:MAX_VARIABLES]):
@@ -39,12 +40,12 @@ def plot_fields(fields: Sequence[Fields], out: Path) -> list[Path]:
             if names:
                 k = names.index(name) if name in names else 0
                 values = field.inputs[:, k]
-                panels.insert(0, Panel(values, scale(values), f"input {names[k]}", names[k]))
+                panels.insert(0, Panel(values, colors_of(values), f"input {names[k]}", names[k]))
             label = f"sample {field.sample}" + (f", {name}" if len(field.variables) > 1 else "")
-            rows.append(Row(canvas, label, panels))
+            strips.append(Strip(canvas, label, panels))
     first = fields[0]
     when = f"final time, t = {first.times[-1]:.4g}" if first.times != (0.0,) else "prediction and truth"
-    return save(table(rows)[0], out, f"{', '.join(first.variables[:MAX_VARIABLES])}: {when}")
+    return save(stack(strips), out, f"{', '.join(first.variables[:MAX_VARIABLES])}: {when}")
 
 
 def plot_rollout(field: Fields, out: Path, columns: int = 5) -> list[Path]:
@@ -52,29 +53,20 @@ def plot_rollout(field: Fields, out: Path, columns: int = 5) -> list[Path]:
     check_name(out)
     if len(field.times) < 2:
         raise UserError(f"{out}: a rollout needs several times, found {len(field.times)}; draw the fields instead")
-    canvas, rows = canvas_of(field.points, field.triangles), []
+    canvas = canvas_of(field.points, field.triangles)
     named = [(name, _compared(field, v, slice(None))) for v, name in enumerate(field.variables[:MAX_VARIABLES])]
-    chosen = _spread(len(field.times), columns)
-    for name, at in named:
-        by_part = zip(*(at(k) for k in chosen), strict=True)
-        for part, panels in zip(("truth", "prediction", "error"), by_part, strict=True):
-            titles = [p.title if part == "error" else "" for p in panels]
-            shown = [Panel(p.values, p.scale, title, p.name) for p, title in zip(panels, titles, strict=True)]
-            rows.append(Row(canvas, f"{part} {name}", shown))
-    for panel, k in zip(rows[0].panels, chosen, strict=True):
-        panel.title = f"t = {field.times[k]:.4g}"
-    files = save(table(rows)[0], out, f"sample {field.sample}: prediction and truth")
-    title = f"sample {field.sample}, t = {{:.4g}}"
-    return [
-        *files,
-        movie(lambda k: [Row(canvas, name, at(k)) for name, at in named], field.times, title, out.with_suffix(".gif")),
-    ]
+
+    def at(k: int) -> list[Strip]:
+        return [Strip(canvas, name, panels(k)) for name, panels in named]
+
+    sample = f"sample {field.sample}"
+    return _over_time([], at, field.times, columns, out, (f"{sample}: prediction and truth", sample))
 
 
 def plot_errors_of(fields: Mapping[str, Fields], out: Path, columns: int = 5) -> list[Path]:
-    """Draw the errors of several models for one sample, all in one scale, and return the file.
+    """Draw the errors of several models for one sample, all in the same colors, and return the file.
 
-    The first variable at the final time. Half of the models have larger errors than the scale shows: one that
+    The first variable at the final time. Half of the models have larger errors than the colors show: one that
     fails must not hide the others.
     """
     check_name(out)
@@ -86,18 +78,18 @@ def plot_errors_of(fields: Mapping[str, Fields], out: Path, columns: int = 5) ->
     tops = sorted(float(np.quantile(np.abs(e), 0.998)) if np.isfinite(e).all() else np.inf for e in errors.values())
     top = tops[(len(tops) - 1) // 2]
     top = top if 0 < top < np.inf else 1.0
-    panels = [Panel(truth, scale(truth), f"truth, {first.variables[0]}")]
+    panels = [Panel(truth, colors_of(truth), f"truth, {first.variables[0]}")]
     for label, error in errors.items():
         share = percent(float(np.abs(error).sum() / max(np.abs(truth).sum(), 1e-30)))
         panels.append(Panel(error, (-top, top, ERRORS), f"{label}: {share}"))
-    rows = [Row(canvas, "", panels[i : i + columns]) for i in range(0, len(panels), columns)]
+    strips = [Strip(canvas, "", panels[i : i + columns]) for i in range(0, len(panels), columns)]
     when = f", t = {first.times[-1]:.4g}" if first.times != (0.0,) else ""
-    return save(table(rows)[0], out, f"sample {first.sample}{when}: errors")
+    return save(stack(strips), out, f"sample {first.sample}{when}: errors")
 
 
 def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
-    """Draw one row per sample; conditions that are the same at all points of a sample are written beside it."""
-    card, rows = dataset.card, []
+    """Draw one strip per sample; conditions that are the same at all points of a sample are written beside it."""
+    card, strips = dataset.card, []
     drawn = [dataset[i] for i in range(samples)]
     given = [() if made.conditions is None else made.conditions[0].T for made in drawn]
     constant = [all(np.ptp(column) == 0 for column in columns) for columns in zip(*given, strict=True)]
@@ -107,56 +99,69 @@ def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
         fields = [(name, column) for name, column, same in inputs if not same][:6]
         fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.active]
         panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "", name) for name, column in fields]
-        rows.append(Row(canvas_of(made.points, made.triangles), label, panels))
-    for column in zip(*(row.panels for row in rows), strict=True):
-        shared = scale(np.concatenate([p.values for p in column]))
+        strips.append(Strip(canvas_of(made.points, made.triangles), label, panels))
+    for column in zip(*(strip.panels for strip in strips), strict=True):
+        shared = colors_of(np.concatenate([p.values for p in column]))
         for panel in column:
-            panel.scale = shared
-    return save(table(rows)[0], out, f"{card.name}: inputs and solution")
+            panel.colors = shared
+    return save(stack(strips), out, f"{card.name}: inputs and solution")
 
 
 def _in_time(dataset: Dataset, out: Path, columns: int) -> list[Path]:
     card, made = dataset.card, dataset[0]
     assert card.times is not None
-    times, canvas = np.linspace(*card.times, card.snapshots), canvas_of(made.points, made.triangles)
+    canvas, strips = canvas_of(made.points, made.triangles), []
     fields = {v: made.values[..., card.variables.index(v)] for v in card.active}
-    scales, rows = {v: scale(f) for v, f in fields.items()}, []
+    colors = {v: colors_of(field) for v, field in fields.items()}
     if made.conditions is not None:
         condition = made.conditions[0, :, 0]
-        rows.append(Row(canvas, card.conditions[0], [Panel(condition, scale(condition))]))
-    chosen = _spread(len(times), columns)
-    for v, f in fields.items():
-        titles = [f"t = {times[k]:.3g}" if v == card.active[0] else "" for k in chosen]
-        panels = [Panel(f[k], scales[v], title) for k, title in zip(chosen, titles, strict=True)]
-        rows.append(Row(canvas, v, panels))
-    files = save(table(rows)[0], out, f"{card.name}: sample 0")
+        strips.append(Strip(canvas, card.conditions[0], [Panel(condition, colors_of(condition))]))
 
-    def at(k: int) -> list[Row]:
-        return [Row(canvas, "", [Panel(f[k], scales[v], v) for v, f in fields.items()])]
+    def at(k: int) -> list[Strip]:
+        return [Strip(canvas, "", [Panel(field[k], colors[v], v) for v, field in fields.items()])]
 
-    return [*files, movie(at, times.tolist(), f"{card.name}, t = {{:.3g}}", out.with_suffix(".gif"))]
+    times = np.linspace(*card.times, card.snapshots).tolist()
+    return _over_time(strips, at, times, columns, out, (f"{card.name}: sample 0", card.name))
+
+
+def _over_time(
+    strips: list[Strip],
+    at: Callable[[int], list[Strip]],
+    times: Sequence[float],
+    columns: int,
+    out: Path,
+    titles: tuple[str, str],
+) -> list[Path]:
+    """Draw the given strips, below them snapshots of each panel that ``at`` gives, and an animation of these."""
+    count, chosen = len(strips), np.unique(np.linspace(0, len(times) - 1, columns).round().astype(int)).tolist()
+    for moments in zip(*(at(k) for k in chosen), strict=True):
+        for panels in zip(*(strip.panels for strip in moments), strict=True):
+            label = f"{panels[0].title} {moments[0].label}".strip()
+            strips.append(Strip(moments[0].canvas, label, [replace(panel, title="") for panel in panels]))
+    for panel, k in zip(strips[count].panels, chosen, strict=True):
+        panel.note = f"t = {times[k]:.4g}"
+    files = save(stack(strips), out, titles[0])
+    return [*files, movie(at, [f"{titles[1]}, t = {time:.4g}" for time in times], out.with_suffix(".gif"))]
 
 
 def _compared(field: Fields, v: int, times: slice) -> Callable[[int], list[Panel]]:
-    """Return what gives truth, prediction and error of a variable at a time, with scales for all the given times."""
-    # The truth sets the scale of both: a prediction that blows up must not hide what is right.
-    common = scale(field.truth[times, :, v])
+    """Return what gives truth, prediction and error of a variable at a time, with colors for all the given times."""
+    # The truth sets the colors of both: a prediction that blows up must not hide what is right.
+    common, name = colors_of(field.truth[times, :, v]), field.variables[v]
     with np.errstate(invalid="ignore", over="ignore"):
         errors = field.prediction[..., v] - field.truth[..., v]
     sizes = np.abs(errors[times][np.isfinite(errors[times])])
     top = (float(np.quantile(sizes, 0.998)) if sizes.size else 0.0) or 1.0
 
     def at(k: int) -> list[Panel]:
-        found = sums(field.truth[k, :, v : v + 1], field.prediction[k, :, v : v + 1], [0.0], [1.0])
-        title = f"relative $L^1$ error {percent(relative_errors([found], [[0]]).item())}"
-        values = (field.truth[k, :, v], field.prediction[k, :, v])
-        name = field.variables[v]
-        both = [Panel(f, common, part, name) for f, part in zip(values, ("truth", "prediction"), strict=True)]
-        return [*both, Panel(errors[k], (-top, top, ERRORS), title, f"error of {name}")]
+        truth, prediction = field.truth[k, :, v], field.prediction[k, :, v]
+        error = relative_errors([sums(truth[:, None], prediction[:, None], [0.0], [1.0])], [[0]]).item()
+        return [
+            Panel(truth, common, "truth", name),
+            Panel(prediction, common, "prediction", name),
+            Panel(
+                errors[k], (-top, top, ERRORS), "error", f"error of {name}", f"relative $L^1$ error {percent(error)}"
+            ),
+        ]
 
     return at
-
-
-def _spread(count: int, chosen: int) -> list[int]:
-    """Return some of ``count`` numbers, evenly spread, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, chosen).round().astype(int)).tolist()

@@ -1,45 +1,47 @@
-"""All pictures of a run."""
+"""All pictures of a run, and those of several runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from ikno.errors import UserError
+from ikno.comparison import usable
 from ikno.evaluation import Fields, fields, load_evaluation, problem_of
 from ikno.models import IKNO, BaseKernel
 from ikno.plots.charts import plot_errors, plot_kernels, plot_training
 from ikno.plots.fields import plot_errors_of, plot_fields, plot_rollout
 from ikno.runs import Run
+from ikno.surrogate import Surrogate
 
 
 def plot_run(
     run: Run,
     out: Path,
     samples: int = 3,
-    which: str = "best",
+    checkpoint: str = "best",
     data: str | None = None,
     points: int | None = None,
 ) -> list[Path]:
-    """Draw what the run has: predictions beside the truth, training curves, errors (if evaluated), learned kernels.
+    """Draw what the run has and return the files: predictions, training curves, errors (if evaluated), learned kernels.
 
-    ``data`` and ``points``: predictions on other data or another number of points than it was trained on. Problems in
-    time are drawn along the rollout that was best in the evaluation, else along the smallest steps.
+    Problems in time are drawn along the rollout that was best in the evaluation, else along the smallest steps.
+
+    Args:
+        run: The run.
+        out: The folder of the pictures.
+        samples: Test samples to draw.
+        checkpoint: The weights, best or last.
+        data: Other data than it was trained on.
+        points: Another number of points than it was trained on.
     """
-    surrogate = run.surrogate(which)
-    problem = problem_of(run, data, points)
-    result = load_evaluation(run)
-    strategy = "autoregressive" if result is None else result["best"]["strategy"]
-    found = fields(surrogate, problem, count=samples, strategy=strategy)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be used as a folder ({error.strerror})") from None
-    paths = plot_fields(found, out / "fields.png")
-    if len(found[0].times) > 1:
-        paths += plot_rollout(found[0], out / "rollout.png")
+    surrogate = run.surrogate(checkpoint)
+    drawn = _fields(run, surrogate, samples, data, points)
+    with usable(out):
+        paths = plot_fields(drawn, out / "fields.png")
+    if len(drawn[0].times) > 1:
+        paths += plot_rollout(drawn[0], out / "rollout.png")
     if records := run.log():
         paths += plot_training(records, out / "training.png")
-    if result is not None:
-        paths += plot_errors(result, out / "errors.png")
+    if (evaluation := load_evaluation(run)) is not None:
+        paths += plot_errors(evaluation, out / "errors.png")
     model = surrogate.model
     if isinstance(model, IKNO) and all(isinstance(k, BaseKernel) for k in model.branches):
         paths += plot_kernels(model, out / "kernels.png")
@@ -48,16 +50,18 @@ def plot_run(
 
 def plot_predictions(run: Run, out: Path, samples: int = 2) -> list[Path]:
     """Draw the first test samples of a run beside the truth, at the final time, and return the file."""
-    return plot_fields(_first(run, samples), out)
+    return plot_fields(_fields(run, run.surrogate(), samples), out)
 
 
 def plot_comparison(runs: Mapping[str, Run], out: Path) -> list[Path]:
     """Draw the errors of several runs on one data set for the first test sample, and return the file."""
-    return plot_errors_of({label: _first(run, 1)[0] for label, run in runs.items()}, out)
+    return plot_errors_of({label: _fields(run, run.surrogate(), 1)[0] for label, run in runs.items()}, out)
 
 
-def _first(run: Run, count: int) -> list[Fields]:
+def _fields(
+    run: Run, surrogate: Surrogate, count: int, data: str | None = None, points: int | None = None
+) -> list[Fields]:
     """Return the first test samples with their predictions, along the rollout that was best in the evaluation."""
-    result = load_evaluation(run)
-    strategy = "autoregressive" if result is None else result["best"]["strategy"]
-    return fields(run.surrogate(), problem_of(run), count=count, strategy=strategy)
+    evaluation = load_evaluation(run)
+    strategy = "autoregressive" if evaluation is None else evaluation["best"]["strategy"]
+    return fields(surrogate, problem_of(run, data, points), count=count, strategy=strategy)

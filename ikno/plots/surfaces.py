@@ -11,7 +11,8 @@ import logging
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,19 +64,17 @@ def seen(points: Float[np.ndarray, "points 3"], triangles: Int[np.ndarray, "tria
     """
     points = points.astype(np.float64)
     faces = discs(points) if triangles is None else Faces(points, triangles, np.zeros(len(points)), triangles)
-    if faces is None:
+    if faces is None or _failures:
         return None
-    reason = _failures[0] if _failures else _missing()
-    if reason is None:
-        frames = [_Frame.around(points, *view) for view in VIEWS]
-        found = _visible(faces, frames)
-        if not isinstance(found, str):
-            return _joined([_at_pixels(faces, frame, ids) for frame, ids in zip(frames, found, strict=True)])
-        reason = found
-    if not _failures:
-        _failures.append(reason)
-        log.warning("surfaces are drawn as dots: %s", reason)
-    return None
+    views = [_projected(faces, points, *view) for view in VIEWS]
+    try:
+        visible = _visible(views)
+    except RuntimeError as error:
+        _failures.append(str(error))
+        log.warning("surfaces are drawn as dots: %s", error)
+        return None
+    pictures = [_at_pixels(view, face) for (view, _), face in zip(views, visible, strict=True)]
+    return Seen(*(np.concatenate(parts) for parts in zip(*pictures, strict=True)))
 
 
 def discs(points: Float[np.ndarray, "points 3"]) -> Faces | None:
@@ -102,61 +101,53 @@ def discs(points: Float[np.ndarray, "points 3"]) -> Faces | None:
     return Faces(corners.reshape(-1, 3), fan.reshape(-1, 3), sink.ravel(), np.stack([owner] * 3, 1))
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A view without perspective: axes to the right, up and to the viewer; the middle, and the size of a pixel."""
+def _projected(
+    faces: Faces, points: Float[np.ndarray, "points 3"], azimuth: float, elevation: float
+) -> tuple[Faces, int]:
+    """Return faces with corners in pixels to the right, up and to the viewer, and the rows of a picture of all points.
 
-    axes: Float[np.ndarray, "3 3"]
-    middle: Float[np.ndarray, "3"]
-    pixel: float
-    rows: int
-
-    @staticmethod
-    def around(points: Float[np.ndarray, "points 3"], azimuth: float, elevation: float) -> "_Frame":
-        """Return the frame with all points in it, seen from a direction in degrees."""
-        a, e = np.deg2rad([azimuth, elevation])
-        right = np.array([-np.sin(a), np.cos(a), 0.0])
-        viewer = np.array([np.cos(e) * np.cos(a), np.cos(e) * np.sin(a), np.sin(e)])
-        axes = np.stack([right, np.cross(viewer, right), viewer])
-        low, high = (points @ axes.T).min(0), (points @ axes.T).max(0)
-        span = np.maximum(1.04 * (high - low), 1e-30)
-        pixel = float(max(span[0] / WIDTH, span[1] / (2 * WIDTH)))
-        return _Frame(axes, (low + high) / 2 @ axes, pixel, max(int(np.ceil(span[1] / pixel - 1e-3)), 8))
+    The picture has no perspective; the angles of the view are in degrees.
+    """
+    a, e = np.deg2rad([azimuth, elevation])
+    right = np.array([-np.sin(a), np.cos(a), 0.0])
+    viewer = np.array([np.cos(e) * np.cos(a), np.cos(e) * np.sin(a), np.sin(e)])
+    axes = np.stack([right, np.cross(viewer, right), viewer])
+    low, high = (points @ axes.T).min(0), (points @ axes.T).max(0)
+    span = np.maximum(1.04 * (high - low), 1e-30)
+    pixel = float(max(span[0] / WIDTH, span[1] / (2 * WIDTH)))
+    corners = (faces.corners @ axes.T - (low + high) / 2) / pixel
+    return replace(faces, corners=corners, sink=faces.sink / pixel), max(int(np.ceil(span[1] / pixel - 1e-3)), 8)
 
 
-def _visible(faces: Faces, frames: list[_Frame]) -> list[Int[np.ndarray, "rows columns"]] | str:
-    """Return the face at each pixel of each view, -1 where there is none, or why that cannot be told."""
+def _visible(views: Sequence[tuple[Faces, int]]) -> list[Int[np.ndarray, "rows columns"]]:
+    """Return the face at each pixel of each view, -1 where there is none; raise a RuntimeError if VTK cannot tell."""
+    if find_spec("pyvista") is None:
+        raise RuntimeError("pyvista is not installed; get it with: pip install 'ikno[vtk]'")
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder) / "faces.npz", Path(folder) / "seen.npz"
-        arrays = {"corners": faces.corners, "triangles": faces.triangles, "sink": faces.sink}
-        arrays |= {"axes": np.stack([f.axes for f in frames]), "middles": np.stack([f.middle for f in frames])}
-        arrays |= {"pixels": np.array([f.pixel for f in frames]), "rows": np.array([f.rows for f in frames])}
-        np.savez(given, **arrays)  # type: ignore[arg-type]
+        arrays = {f"view{k}": f.corners - f.sink[:, None] * (0, 0, 1) for k, (f, _) in enumerate(views)}
+        rows = np.array([rows for _, rows in views])
+        np.savez(given, triangles=views[0][0].triangles, rows=rows, **arrays)  # type: ignore[arg-type]
         # -P: modules beside the program must not hide others.
         command = [sys.executable, "-P", str(Path(__file__).resolve()), str(given), str(made)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            return f"VTK did not end within {SECONDS} s"
+            raise RuntimeError(f"VTK did not end within {SECONDS} s") from None
         if done.returncode or not made.is_file():
             lines = done.stderr.strip().splitlines() or ["no reason given"]
-            return f"VTK cannot draw here (exit code {done.returncode}: {lines[-1][:200]})"
+            raise RuntimeError(f"VTK cannot draw here (exit code {done.returncode}: {lines[-1][:200]})")
         with np.load(made, allow_pickle=False) as arrays:
-            return [arrays[str(k)] for k in range(len(frames))]
+            return [arrays[f"view{k}"] for k in range(len(views))]
 
 
-def _missing() -> str | None:
-    missing = find_spec("pyvista") is None
-    return "pyvista is not installed; get it with: pip install 'ikno[vtk]'" if missing else None
-
-
-def _at_pixels(faces: Faces, frame: _Frame, ids: Int[np.ndarray, "rows columns"]) -> Seen:
+def _at_pixels(faces: Faces, visible: Int[np.ndarray, "rows columns"]) -> tuple[np.ndarray, ...]:
     """Return what is seen in one view: each pixel's place in its triangle gives the weights of the three points."""
-    empty, face = ids < 0, np.maximum(ids, 0)
-    a, b, c = np.moveaxis(faces.corners[faces.triangles[face]] - frame.middle, 2, 0) @ frame.axes.T
-    rows, columns = ids.shape
+    empty, face = visible < 0, np.maximum(visible, 0)
+    a, b, c = np.moveaxis(faces.corners[faces.triangles[face]], 2, 0)
+    rows, columns = visible.shape
     y, x = np.meshgrid(rows / 2 - 0.5 - np.arange(rows), np.arange(columns) - columns / 2 + 0.5, indexing="ij")
-    p = frame.pixel * np.stack([x, y], -1) - a[..., :2]
+    p = np.stack([x, y], -1) - a[..., :2]
     normal = np.cross(b - a, c - a)
     area = np.where(normal[..., 2] == 0, 1e-300, normal[..., 2])
     v = (p[..., 0] * (c - a)[..., 1] - p[..., 1] * (c - a)[..., 0]) / area
@@ -165,50 +156,42 @@ def _at_pixels(faces: Faces, frame: _Frame, ids: Int[np.ndarray, "rows columns"]
     weights = np.clip(np.stack([1 - v - w, v, w], -1), 0, 1)
     weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
     toward = np.abs(normal[..., 2]) / np.maximum(np.linalg.norm(normal, axis=-1), 1e-300)
-    return Seen(faces.points[face], weights, 0.6 + 0.4 * toward, empty)
-
-
-def _joined(views: list[Seen]) -> Seen:
-    """Return the views below each other."""
-    parts = ([getattr(view, name) for view in views] for name in ("index", "weights", "shade", "empty"))
-    return Seen(*(np.concatenate(part) for part in parts))
+    return faces.points[face], weights, 0.6 + 0.4 * toward, empty
 
 
 def _draw(given: Path, made: Path) -> None:
     """Write the number of the visible face at each pixel of each view: each face is painted in a color of its own."""
     import pyvista
 
-    with np.load(given, allow_pickle=False) as arrays:
-        corners, triangles, sink, axes, middles, pixels, rows = (
-            arrays[n] for n in ("corners", "triangles", "sink", "axes", "middles", "pixels", "rows")
-        )
+    with np.load(given, allow_pickle=False) as file:
+        arrays = dict(file)
+    triangles = arrays.pop("triangles")
     number = np.arange(1, len(triangles) + 1)
     colors = np.stack([number >> 16 & 255, number >> 8 & 255, number & 255], 1).astype(np.uint8)
     if number[-1] >> 24:
         sys.exit(f"{number[-1]:,} faces are too many for a picture")
-    found = {}
-    for k, ((_, up, viewer), middle) in enumerate(zip(axes, middles, strict=True)):
-        size = [WIDTH, int(rows[k])]
-        plotter: Any = pyvista.Plotter(off_screen=True, window_size=size)
+    visible = {}
+    for rows, (name, corners) in zip(arrays.pop("rows").tolist(), arrays.items(), strict=True):
+        plotter: Any = pyvista.Plotter(off_screen=True, window_size=[WIDTH, rows])
         plotter.disable_anti_aliasing()
         plotter.set_background("black")
-        mesh = pyvista.PolyData.from_regular_faces(corners - sink[:, None] * viewer - middle, triangles)
+        mesh = pyvista.PolyData.from_regular_faces(corners, triangles)
         mesh.cell_data["color"] = colors
         plotter.add_mesh(mesh, scalars="color", rgb=True, lighting=False, show_scalar_bar=False)
         plotter.enable_parallel_projection()
-        far = 2 * float(np.linalg.norm(corners - middle, axis=1).max())
-        plotter.camera_position = [tuple(far * viewer), (0.0, 0.0, 0.0), tuple(up)]
-        plotter.camera.parallel_scale = float(pixels[k]) * size[1] / 2
+        far = 2 * float(np.linalg.norm(corners, axis=1).max())
+        plotter.camera_position = [(0.0, 0.0, far), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0)]
+        plotter.camera.parallel_scale = rows / 2
         plotter.camera.clipping_range = (0.01 * far, 2 * far)
         image = plotter.screenshot(return_img=True)
         plotter.close()
-        if image is None or list(image.shape[:2]) != size[::-1] or not image.any():
+        if image is None or list(image.shape[:2]) != [rows, WIDTH] or not image.any():
             sys.exit("VTK drew nothing")
         red, green, blue = np.moveaxis(image[..., :3].astype(np.int64), 2, 0)
-        found[str(k)] = (red << 16 | green << 8 | blue) - 1
-        if found[str(k)].max() >= len(triangles):
+        visible[name] = (red << 16 | green << 8 | blue) - 1
+        if visible[name].max() >= len(triangles):
             sys.exit("VTK changes colors")
-    np.savez(made, **found)
+    np.savez(made, **visible)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ikno.comparison import Budget, Cell, Cost, Plan, Schedule, cells_of, compare, markdown
+from ikno.comparison import Budget, Cell, Cost, Plan, Schedule, compare, lines_of, markdown
 from ikno.comparison import cells as cells_module
 from ikno.comparison import costs as costs_module
 from ikno.config import Config, make_config
@@ -161,13 +161,13 @@ def test_the_best_rate_goes_on(card: str, tmp_path: Path, monkeypatch: pytest.Mo
     """Each rate gets a third of the epochs; the validation error decides, here of 1e-3."""
     errors = {1e-4: 0.5, 1e-3: 0.2, 1e-2: 0.3}
     monkeypatch.setattr(Training, "validate", lambda self, items: errors[self.config.train.learning_rate])
-    asked = plan(card, models=("ikno-tp",), rates=tuple(errors), budget=Budget(6), seeds=(0, 1))
+    asked = plan(card, models=("ikno-tp",), learning_rates=tuple(errors), budget=Budget(6), seeds=(0, 1))
     result, _ = compare(asked, tmp_path)
     assert result["rows"][0]["learning_rate"] == 1e-3
     runs = [Run.open(p.parent).config for p in tmp_path.glob("*/run.json")]
     found = sorted((c.train.learning_rate, c.train.epochs, c.seed) for c in runs)
     assert found == [(1e-4, 2, 0), (1e-3, 2, 0), (1e-3, 6, 0), (1e-3, 6, 1), (1e-2, 2, 0)]
-    one = compare(plan(card, models=("ikno-tp",), rates=(1e-2,)), tmp_path / "one")[0]["rows"][0]
+    one = compare(plan(card, models=("ikno-tp",), learning_rates=(1e-2,)), tmp_path / "one")[0]["rows"][0]
     assert one["learning_rate"] == 1e-2
     assert len(list((tmp_path / "one").glob("*/run.json"))) == 1
 
@@ -206,7 +206,7 @@ def test_a_training_that_fails_does_not_stop_the_others(
     assert "not finite in 2 steps" in result["rows"][1]["reason"]
 
 
-def test_cells_of_another_process_are_left_to_it(card: str, tmp_path: Path) -> None:
+def test_lines_of_another_process_are_left_to_it(card: str, tmp_path: Path) -> None:
     said: list[str] = []
     asked, out = plan(card), tmp_path / "out"
     compare(plan(card, models=("ikno-tp",)), tmp_path / "other")
@@ -225,7 +225,7 @@ def test_cells_that_another_process_gives_up_are_made_in_the_end(
 ) -> None:
     said: list[str] = []
     numbers: list[list[str]] = []
-    asked, out = plan(card, rates=rates), tmp_path / "out"
+    asked, out = plan(card, learning_rates=rates), tmp_path / "out"
     compare(asked, tmp_path / "other")
     other = Run.open(min((tmp_path / "other").glob("ikno-tp-*")))
     run = Run.create(out / other.path.name, other.config, other.card, other.signature)
@@ -263,7 +263,7 @@ def test_a_training_that_another_process_begins_at_the_same_time_is_its_own(
 
 
 def test_the_best_rate_waits_for_the_trials_of_another_process(card: str, tmp_path: Path) -> None:
-    asked, out = plan(card, models=("ikno-tp",), rates=(1e-3, 1e-2), budget=Budget(epochs=3)), tmp_path / "out"
+    asked, out = plan(card, models=("ikno-tp",), learning_rates=(1e-3, 1e-2), budget=Budget(epochs=3)), tmp_path / "out"
     compare(asked, tmp_path / "other")
     trial = Run.open(next((tmp_path / "other").glob("ikno-tp-*-0.01-epochs1-*")))
     run = Run.create(out / trial.path.name, trial.config, trial.card, trial.signature)
@@ -293,19 +293,21 @@ def test_seconds_become_steps(card: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(compare_module.torch, "get_num_threads", lambda: 2)
     errors = {1e-3: 0.5, 1e-2: 0.3}
     monkeypatch.setattr(Training, "validate", lambda self, items: errors[self.config.train.learning_rate])
-    asked = plan(card, models=("fno-dse",), rates=tuple(errors), budget=Budget(seconds=2.3))
+    asked = plan(card, models=("fno-dse",), learning_rates=tuple(errors), budget=Budget(seconds=2.3))
     row = compare(asked, tmp_path / "out")[0]["rows"][0]
     assert (row["steps"], row["epochs"], row["learning_rate"]) == (7, 4, 1e-2)  # 2 steps are an epoch
     assert row["seconds"] == pytest.approx(7 * 7.0)
     runs = {p.parent.name.rsplit("-", 1)[0]: Run.open(p.parent) for p in (tmp_path / "out").glob("*/run.json")}
     assert set(runs) == {f"fno-dse-muon-{k}-seed0" for k in ("0.001-steps2", "0.01-steps2", "0.01-steps7")}
     assert [r["step"] for r in runs["fno-dse-muon-0.01-steps7-seed0"].log()] == [2, 4, 6, 7]
-    row = compare(plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(seconds=0.01)), tmp_path / "out")[0]
+    row = compare(
+        plan(card, models=("fno-dse",), learning_rates=(1e-2,), budget=Budget(seconds=0.01)), tmp_path / "out"
+    )[0]
     assert row["rows"][0]["steps"] == 1
-    again = plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(3), overrides={"train.steps": 1})
+    again = plan(card, models=("fno-dse",), learning_rates=(1e-2,), budget=Budget(3), overrides={"train.steps": 1})
     row = compare(again, tmp_path / "out")[0]["rows"][0]
     assert (row["steps"], row["epochs"]) == (6, 3)  # a budget of epochs wins over the settings
-    again = plan(card, models=("fno-dse",), rates=(1e-2,), budget=Budget(), overrides={"train.steps": 3})
+    again = plan(card, models=("fno-dse",), learning_rates=(1e-2,), budget=Budget(), overrides={"train.steps": 3})
     row = compare(again, tmp_path / "out")[0]["rows"][0]
     assert (row["steps"], row["epochs"]) == (3, 2)
 
@@ -340,7 +342,7 @@ def test_a_memory_that_cannot_be_measured(card: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(costs_module, "peak_memory", lambda prepare, config: math.nan)
     result, _ = compare(plan(card, models=("fno-dse",)), tmp_path / "out")
     assert result["rows"][0]["memory"] is None
-    header, lines = cells_of(json.loads((tmp_path / "out" / "table.json").read_text()))
+    header, lines = lines_of(json.loads((tmp_path / "out" / "table.json").read_text()))
     assert lines[0][header.index("peak MB")] == "-"
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be used as a folder"):
@@ -372,7 +374,7 @@ def test_mistakes_are_found_before_any_work(card: str, tmp_path: Path) -> None:
         "model.d_mdel: no such setting": {"overrides": {"ikno-tp.d_mdel": 8}},
         "train.optimizer": {"optimizers": ("sgd",)},
         "at least one model": {"models": ()},
-        "rates: positive numbers": {"rates": (1e-3, 0.0)},
+        "learning rates: positive numbers": {"learning_rates": (1e-3, 0.0)},
     }
     for message, change in wrong.items():
         with pytest.raises(UserError, match=message):
@@ -399,7 +401,7 @@ def test_steps_to_an_error(card: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_table_as_text(card: str, tmp_path: Path) -> None:
     result, _ = compare(plan(card, target=0.25), tmp_path)
     result["rows"][0] |= {"error": 0.12345, "std": 0.005, "parameters": 12345, "seconds_to_target": None}
-    header, lines = cells_of(result)
+    header, lines = lines_of(result)
     line = dict(zip(header, lines[0], strict=True))
     assert line["error"] == "12.35 ± 0.50 %"
     assert line["parameters"] == "12,345"

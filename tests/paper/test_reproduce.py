@@ -15,17 +15,16 @@ from ikno.comparison import efficiency
 from ikno.errors import UserError
 from ikno.paper import (
     Place,
-    Scale,
+    Preset,
     Table,
     fill,
     latex,
-    load_scale,
+    load_preset,
     load_table,
     markdown,
     page,
     reproduce,
     run_of,
-    stored,
 )
 from ikno.paper.report import number, ranks
 from ikno.paper.results import load_result
@@ -76,7 +75,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "out", tmp_path / "work")
 
 
-SMOKE = load_scale("smoke")
+SMOKE = load_preset("smoke")
 
 
 def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +107,7 @@ def test_results_are_complete_and_made_once(table: Table, place: Place, monkeypa
     assert cells[0]["ratio"] == pytest.approx(cells[0]["measured"]["mean"] / 1.5)
     assert cells[1]["published"] is None
     assert filled["trainings"] == 4
-    assert stored(table, SMOKE, place.out).keys() == {"small/IKNO", "small/FNO"}
+    assert all(isinstance(run_of(cell, place.work), Run) for cell in cells)
 
 
 def test_results_stay_without_their_data_and_go_with_another_version_of_it(table: Table, place: Place) -> None:
@@ -195,13 +194,13 @@ def test_trainings_that_fail_are_told_and_the_others_go_on(table: Table, place: 
 
 
 def test_published_settings_search_for_the_kernel_scales(table: Table, place: Place) -> None:
-    scale = SMOKE.model_copy(update={"search": True, "most_seeds": 1})
-    assert reproduce([table], scale, place) == 0
-    found = stored(table, scale, place.out)
-    assert found["small/IKNO"]["run"].rpartition("/")[2].startswith("scale-")
-    folder = place.work / Path(found["small/IKNO"]["run"]).parent
+    preset = SMOKE.model_copy(update={"search": True, "most_seeds": 1})
+    assert reproduce([table], preset, place) == 0
+    ikno, fno = (Path(cell["run"]) for cell in fill(table, preset, place.out)["rows"][0]["cells"])
+    assert ikno.name.startswith("scale-")
+    folder = place.work / ikno.parent
     assert sorted(p.name for p in folder.iterdir()) == ["scale-1", "scale-2", "scale-4", "search.json"]
-    assert not found["small/FNO"]["run"].rpartition("/")[2].startswith("scale-")
+    assert not fno.name.startswith("scale-")
 
 
 def test_tables_predict_in_time_what_the_paper_does(place: Place, tmp_path: Path) -> None:
@@ -233,18 +232,18 @@ def test_tables_predict_in_time_what_the_paper_does(place: Place, tmp_path: Path
 def test_generated_data_is_made_once_and_kept_apart_by_its_settings(place: Place) -> None:
     table = load_table("predictions")
     said: list[str] = []
-    scale = SMOKE.model_copy(update={"split": (2, 1, 1)})
-    assert reproduce([table], scale, place, ["poisson-gauss"], say=said.append) == 0
+    preset = SMOKE.model_copy(update={"split": (2, 1, 1)})
+    assert reproduce([table], preset, place, ["poisson-gauss"], say=said.append) == 0
     assert "poisson-gauss: making 4 samples" in said
     (file,) = place.work.glob("data/*/poisson-gauss.nc")
-    filled = fill(table, scale, place.out)
+    filled = fill(table, preset, place.out)
     (described,) = filled["sets"]
     assert described["source"]["options"] == {"points": 256, "resolution": 32}
-    assert "generated (" in markdown(filled, scale)
+    assert "generated (" in markdown(filled, preset)
     again: list[str] = []
     for result in (place.out / "cells").iterdir():
         result.unlink()
-    reproduce([table], scale, place, ["poisson-gauss"], say=again.append)
+    reproduce([table], preset, place, ["poisson-gauss"], say=again.append)
     assert again == ["1 trainings, 0 of them done before"]
     assert file.exists()
 
@@ -252,22 +251,22 @@ def test_generated_data_is_made_once_and_kept_apart_by_its_settings(place: Place
 def test_costs_are_measured_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficiency, "peak_memory", lambda *arguments: 12.5)
     sizes = SMOKE.efficiency.model_copy(update={"points": 32, "grid": 4, "samples": 10, "batch": 4})
-    scale = SMOKE.model_copy(update={"efficiency": sizes})
+    preset = SMOKE.model_copy(update={"efficiency": sizes})
     table = load_table("efficiency")
     with pytest.raises(UserError, match="cells: no row, x fits none of the tables"):
-        reproduce([table], scale, place, ["no row", "x"])
+        reproduce([table], preset, place, ["no row", "x"])
     assert not (place.out / "cells").exists()
-    assert reproduce([table], scale, place) == 0
+    assert reproduce([table], preset, place) == 0
     (file,) = (place.out / "cells").iterdir()
     before = file.read_bytes()
-    assert reproduce([table], scale, place) == 0
+    assert reproduce([table], preset, place) == 0
     assert file.read_bytes() == before
-    filled = fill(table, scale, place.out)
+    filled = fill(table, preset, place.out)
     rows = json.loads(before)["rows"]
     for row, found in zip(filled["rows"], rows, strict=True):
         assert row["cells"][0]["measured"]["mean"] == pytest.approx(0.0125)
         assert row["cells"][1]["measured"]["mean"] == pytest.approx(3 * found["seconds"])  # ceil(10 / 4) steps
-    assert "Cost: seconds of training" not in markdown(filled, scale)
+    assert "Cost: seconds of training" not in markdown(filled, preset)
 
 
 def test_damaged_results_are_told(table: Table, place: Place) -> None:
@@ -308,9 +307,12 @@ def filled_by_hand(measured: list[list[float | None]], compare: str = "columns")
 
 def test_best_and_second_are_found_along_the_right_axis() -> None:
     numbers: list[list[float | None]] = [[3.0, 1.0, 2.0], [1.0, math.nan, None]]
-    assert ranks(filled_by_hand(numbers), "measured") == {(0, 1): 0, (0, 2): 1}  # one number alone is no contest
-    assert ranks(filled_by_hand(numbers), "published") == {(0, 0): 0, (0, 1): 1, (1, 0): 0, (1, 1): 1}
-    assert ranks(filled_by_hand(numbers, "rows"), "measured") == {(1, 0): 0, (0, 0): 1}
+    assert ranks(filled_by_hand(numbers), "measured") == {
+        ("r", "b"): 0,
+        ("r", "c_d"): 1,
+    }  # one number alone is no contest
+    assert ranks(filled_by_hand(numbers), "published") == {("r", "a"): 0, ("r", "b"): 1, ("s", "a"): 0, ("s", "b"): 1}
+    assert ranks(filled_by_hand(numbers, "rows"), "measured") == {("s", "a"): 0, ("r", "a"): 1}
     text = markdown(filled_by_hand(numbers), SMOKE, ["p.png"])
     assert "| r | 3.00 | **1.00** | *2.00* |" in text
     assert "| s | 1.00 | - | diverged |" in text
@@ -323,16 +325,16 @@ def test_best_and_second_are_found_along_the_right_axis() -> None:
 
 
 def test_claims_are_judged_line_by_line(table: Table, place: Place) -> None:
-    from ikno.paper.filled import _judged
+    from ikno.paper.filled import judge
     from ikno.paper.tables import Claim
 
     numbers: list[list[float | None]] = [[3.0, 1.0, 2.0], [1.0, 2.0, None]]
-    better = _judged(Claim(text="x", better=("a",), than=("b", "c_d")), filled_by_hand(numbers))
+    better = judge(Claim(text="x", better=("a",), than=("b", "c_d")), filled_by_hand(numbers))
     assert better["published"] == {"lines": 2, "holds": 2, "not": []}
     assert better["measured"] == {"lines": 2, "holds": 1, "not": ["r"]}  # what diverged is worse than anything
-    falls = _judged(Claim(text="x", falls=("c_d", "b", "a")), filled_by_hand(numbers))
+    falls = judge(Claim(text="x", falls=("c_d", "b", "a")), filled_by_hand(numbers))
     assert falls["measured"] == {"lines": 2, "holds": 1, "not": ["r"]}
-    rows = _judged(
+    rows = judge(
         Claim(text="x", better=("s",), than=("r",)), filled_by_hand([[3.0, 1.0, 2.0], [1.0, 2.0, math.nan]], "rows")
     )
     assert rows["measured"] == {"lines": 2, "holds": 1, "not": ["b"]}
@@ -356,8 +358,8 @@ def test_numbers_have_three_digits(value: float | None, std: float | None, text:
     assert number(value, std) == text
 
 
-def test_scales_say_what_may_be_concluded() -> None:
+def test_presets_say_what_may_be_concluded() -> None:
     for name in ("smoke", "cpu", "paper"):
-        scale = load_scale(name)
-        assert isinstance(scale, Scale)
-        assert "conclu" in scale.conclusion or "compared" in scale.conclusion
+        preset = load_preset(name)
+        assert isinstance(preset, Preset)
+        assert "conclu" in preset.conclusion or "compared" in preset.conclusion

@@ -10,16 +10,16 @@ from ikno.data.catalog import CATALOG
 from ikno.data.generators import GENERATORS
 from ikno.errors import UserError
 from ikno.models import MODELS, complete_model
-from ikno.paper import NAMES, Table, entries, load_scale, load_table
-from ikno.paper.scales import Scale, Wanted, source_of
+from ikno.paper import NAMES, Table, entries, load_preset, load_table
+from ikno.paper.presets import Preset, Wanted, find_source
 from ikno.paper.tables import FOLDER
 from ikno.training.scales import rescaled
 
 TABLES = [load_table(name) for name in NAMES]
 
 
-def wanted(name: str, scale: Scale, settings: dict[str, Any], seed: int = 0, released: Path | None = None) -> Wanted:
-    return Wanted(scale, source_of(name, scale, released), settings, seed)
+def wanted(name: str, preset: Preset, settings: dict[str, Any], seed: int = 0, released: Path | None = None) -> Wanted:
+    return Wanted(preset, name, *find_source(name, released), settings, seed)
 
 
 def test_every_file_is_a_table_of_the_list() -> None:
@@ -29,13 +29,13 @@ def test_every_file_is_a_table_of_the_list() -> None:
 @pytest.mark.parametrize("table", TABLES, ids=NAMES)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_cell_has_a_config(table: Table, preset: str) -> None:
-    scale = load_scale(preset)
+    known = load_preset(preset)
     for entry in entries(table):
         assert entry.settings["model"] in MODELS
         if table.kind == "costs":
             continue
         card = CATALOG[str(entry.set)]
-        config = wanted(card.name, scale, entry.settings, 3).config("file.nc")
+        config = wanted(card.name, known, entry.settings, 3).config("file.nc")
         assert (config.seed, config.preset, config.data.name) == (3, preset, "file.nc")
         model = complete_model(config.model, preset, card.grid, card.dim)  # all settings of the model are known to it
         if config.scales == "auto":
@@ -72,23 +72,23 @@ def test_tables_agree_where_the_paper_repeats_itself() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_scales_speak_of_known_sets_and_of_settings_that_generators_have(preset: str) -> None:
-    scale = load_scale(preset)
-    for name, part in scale.sets.items():
+def test_presets_speak_of_known_sets_and_of_settings_that_generators_have(preset: str) -> None:
+    known = load_preset(preset)
+    for name, part in known.sets.items():
         assert name in CATALOG
         if name in GENERATORS:
             parse(GENERATORS[name](), part.options, name)
     for name, card in CATALOG.items():
         if card.generated:
-            source = source_of(name, scale, None)
-            assert source.samples > 0
+            samples = wanted(name, known, {}).samples
+            assert samples > 0
             if preset == "paper":
-                assert source.samples == sum(card.split or ())
+                assert samples == sum(card.split or ())
 
 
-def test_the_paper_scale_is_as_published() -> None:
-    scale, card = load_scale("paper"), CATALOG["ns-gauss"]
-    one = wanted("ns-gauss", scale, {"model": "ikno-tp"})
+def test_the_paper_preset_is_as_published() -> None:
+    preset, card = load_preset("paper"), CATALOG["ns-gauss"]
+    one = wanted("ns-gauss", preset, {"model": "ikno-tp"})
     config = one.config("file.nc")
     model = complete_model(config.model, config.preset, card.grid, card.dim)
     published = {
@@ -109,15 +109,15 @@ def test_the_paper_scale_is_as_published() -> None:
     assert {k: model[k] for k in published} == published
     assert (config.data.split, config.train.optimizer, config.train.loss) == (None, "adamw", "relative_l2")
     assert one.searched(config)
-    fixed = wanted("poisson-c-sines", scale, {"model": "ikno-finite"})
+    fixed = wanted("poisson-c-sines", preset, {"model": "ikno-finite"})
     assert not fixed.searched(fixed.config("file.nc"))  # its kernel is fixed
-    other = wanted("ns-gauss", scale, {"model": "gaot"})
+    other = wanted("ns-gauss", preset, {"model": "gaot"})
     assert not other.searched(other.config("file.nc"))
 
 
-def test_a_scale_may_have_settings_for_a_model() -> None:
-    scale = load_scale("smoke").model_copy(update={"models": {"upt": {"train.learning_rate": 0.25}}})
-    rates = [wanted("ns-gauss", scale, {"model": name}).config("f.nc").train.learning_rate for name in ("upt", "gaot")]
+def test_a_preset_may_have_settings_for_a_model() -> None:
+    preset = load_preset("smoke").model_copy(update={"models": {"upt": {"train.learning_rate": 0.25}}})
+    rates = [wanted("ns-gauss", preset, {"model": name}).config("f.nc").train.learning_rate for name in ("upt", "gaot")]
     assert rates[0] == 0.25 != rates[1]
 
 
@@ -136,15 +136,15 @@ def test_patterns_choose_cells_without_case_and_separators() -> None:
 
 
 def test_keys_tell_apart_what_decides_a_result_and_nothing_else(tmp_path: Path) -> None:
-    scale = load_scale("cpu")
+    preset = load_preset("cpu")
 
-    def key(settings: dict[str, Any], seed: int = 0, scale: Scale = scale, released: Path | None = None) -> str:
-        return wanted("elasticity", scale, {"model": "ikno-tp", **settings}, seed, released).key
+    def key(settings: dict[str, Any], seed: int = 0, preset: Preset = preset, released: Path | None = None) -> str:
+        return wanted("elasticity", preset, {"model": "ikno-tp", **settings}, seed, released).key
 
     first = key({})
     assert first == key({"data.name": "elsewhere/b.nc"})
     assert first == key({"device": "cuda"})
-    others = [key({"model": "gaot"}), key({}, seed=1), key({"train.epochs": 2}), key({}, scale=load_scale("paper"))]
+    others = [key({"model": "gaot"}), key({}, seed=1), key({"train.epochs": 2}), key({}, preset=load_preset("paper"))]
     (tmp_path / "Elasticity.nc").write_bytes(b"released")
     others.append(key({}, released=tmp_path))
     assert len({first, *others}) == 6
@@ -154,7 +154,7 @@ def test_mistakes_in_names_and_tables_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such table.*did you mean 'steady'"):
         load_table("stedy")
     with pytest.raises(UserError, match="no preset 'gpu'"):
-        load_scale("gpu")
+        load_preset("gpu")
     own = tmp_path / "own.toml"
     head = 'title = "t"\ncaption = "c"\ncompare = "rows"\n[[columns]]\nname = "a"\n'
     own.write_text(head + '[[rows]]\nname = "r"\npublished = [1.0, 2.0]\n')
@@ -169,4 +169,4 @@ def test_a_set_without_file_or_generator_says_where_it_comes_from(monkeypatch: p
     alone = CATALOG["nasa-crm"].model_copy(update={"generated": False})
     monkeypatch.setitem(CATALOG, "nasa-crm", alone)
     with pytest.raises(UserError, match="nasa-crm: it cannot be generated; fetch it from AIAA"):
-        source_of("nasa-crm", load_scale("smoke"), None)
+        find_source("nasa-crm", None)

@@ -68,7 +68,7 @@ def test_training_keeps_it_and_does_not_see_it(data: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     monkeypatch.setenv("IKNO_DATA", str(data))
     assert len(history) == 10
-    last, best = (load(run.path / f"{which}.safetensors")[0] for which in ("last", "best"))
+    last, best = (load(run.path / f"{checkpoint}.safetensors")[0] for checkpoint in ("last", "best"))
     for name, value in slow_average(history, DECAY).items():
         torch.testing.assert_close(last[f"average.{name}"].double(), value, rtol=1e-5, atol=1e-6)
         assert torch.equal(last[f"weights.{name}"], history[-1][name])
@@ -88,9 +88,9 @@ def test_validation_the_best_and_prediction_use_it(data: Path) -> None:
     best, _ = load(run.path / "best.safetensors")
     for name, mean in ((k.removeprefix("average."), v) for k, v in last.items() if k.startswith("average.")):
         assert torch.equal(best[f"weights.{name}"], mean)
-        for which in ("best", "last"):
-            assert torch.equal(ikno.load(run.path, which).state_dict()[name], mean)
-    assert evaluate(run, which="last")["metrics"] == evaluate(run, which="best")["metrics"]
+        for checkpoint in ("best", "last"):
+            assert torch.equal(ikno.load(run.path, checkpoint).state_dict()[name], mean)
+    assert evaluate(run, checkpoint="last")["metrics"] == evaluate(run, checkpoint="best")["metrics"]
     problem = open_problem(run.config.data, 0)
     with group("cpu") as processes:
         again = Training(
@@ -105,8 +105,8 @@ def test_a_resumed_run_has_the_same_average(data: Path) -> None:
     with pytest.raises(UserError, match=r"train\.ema was 0\.8, now 0\.9"):
         train(settings(train__ema=0.9), data / "run", resume=True)
     run = train(settings(), data / "run", resume=True)
-    for which in ("last", "best"):
-        one, other = (load(r.path / f"{which}.safetensors") for r in (expected, run))
+    for checkpoint in ("last", "best"):
+        one, other = (load(r.path / f"{checkpoint}.safetensors") for r in (expected, run))
         assert one[1] == other[1]
         assert one[0].keys() == other[0].keys()
         assert all(torch.equal(one[0][k], other[0][k]) for k in one[0])
