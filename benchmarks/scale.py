@@ -160,7 +160,7 @@ def streamed(folder: Path, points: int, queries: int) -> tuple[float, float]:
     config = make_config("nasa-crm")
     model = complete_model(config.model, "cpu", dim=3)
     box = ((-1.0, 1.0),) * 3
-    signature = Signature(dim=3, variables=card.active, conditions=card.conditions, box=box, model=model)
+    signature = Signature(dim=3, variables=card.targets, conditions=card.conditions, box=box, model=model)
     run = Run.create(folder / "run", config.model_copy(update={"model": model}), card, signature)
     weights = Surrogate(signature, seed=0).state_dict()
     save_weights(run.path / "best.safetensors", {f"weights.{k}": v for k, v in weights.items()}, {})

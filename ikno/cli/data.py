@@ -48,7 +48,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> None:
         times = "steady" if row["times"] is None else f"{row['snapshots']} in {row['times'][0]:g}..{row['times'][1]:g}"
         inputs = [*(["u(0)"] if row["times"] else []), *row["conditions"]]
         made = row["label"].partition(":")[0] if row["generated"] else "no"
-        table.add_row(row["name"], _few(row["active"]), _few(inputs), times, made, "yes" if row["here"] else "no")
+        table.add_row(row["name"], _few(row["targets"]), _few(inputs), times, made, "yes" if row["here"] else "no")
     Console().print(table)
 
 

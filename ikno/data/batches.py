@@ -148,8 +148,8 @@ class Samples:
         partly = self.share[1] > 1 and (self.points is None or self.sampling == "first")
         rows = (lambda n: self._rows(min(n, self.points or n))) if partly else all_rows
         made = self.file.read(self.indices[k], rows)
-        if self.card.active != self.card.variables:
-            columns = [self.card.variables.index(v) for v in self.card.active]
+        if self.card.targets != self.card.variables:
+            columns = [self.card.variables.index(v) for v in self.card.targets]
             made = replace(made, values=np.ascontiguousarray(made.values[..., columns]))
         if partly or self.points is None or self.sampling == "random":
             return made
@@ -190,7 +190,7 @@ def _at(made: Trajectory, index: np.ndarray) -> Trajectory:
 
 
 @dataclass(frozen=True)
-class Items:
+class TrainingPairs:
     """Everything a model learns from: each sample of a steady problem, each pair of times of the others.
 
     Entry i depends on nothing but this number and the step, whichever process asks for it.
@@ -266,7 +266,7 @@ class _Asked:
     Errors for people are entries too: raised in another process they would arrive with its traceback in their text.
     """
 
-    items: Items
+    items: TrainingPairs
     batches: Sequence[Sequence[int]]
     first: Step | None
 

@@ -16,9 +16,9 @@ def open_data(path: str | Path, card: Card) -> Dataset:
     """
     path = Path(path)
     first = _open_file(path, card)
-    if card.second is None or plain(path.stem) == plain(card.second):
+    if card.test_file is None or plain(path.stem) == plain(card.test_file):
         return first
-    beside = [p for p in sorted(path.parent.iterdir()) if _fits(p, card, {plain(card.second)})]
+    beside = [p for p in sorted(path.parent.iterdir()) if _fits(p, card, {plain(card.test_file)})]
     if not beside:
         return first
     try:

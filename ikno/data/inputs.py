@@ -33,10 +33,10 @@ def array_inputs(
     points, values, conditions = _wanted(file, card, given)
     points = _samples(file.path, card.arrays.points, points, card.dim)
     count = points.shape[1]
-    start = np.zeros((1, count, 0 if card.steady else len(card.active)), np.float32)
+    start = np.zeros((1, count, 0 if card.steady else len(card.targets)), np.float32)
     if values is not None:
         every = _samples(file.path, card.arrays.values, values, len(card.variables), card.snapshots, snapshot)
-        start = every[..., [card.variables.index(v) for v in card.active]]
+        start = every[..., [card.variables.index(v) for v in card.targets]]
     known = np.zeros((1, count, len(card.conditions)), np.float32)
     if conditions is not None:
         array, width = np.atleast_1d(conditions), len(card.conditions)
@@ -68,7 +68,7 @@ def _wanted(
     file: DataFile, card: Card, given: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return the arrays of points, values and conditions; None of which all channels are given or there are none."""
-    moving = not card.steady and not set(card.active) <= given.keys()
+    moving = not card.steady and not set(card.targets) <= given.keys()
     conditional = not set(card.conditions) <= given.keys()
     names = [card.arrays.points, *[card.arrays.values] * moving, *[card.arrays.conditions or "c"] * conditional]
     found = []
@@ -102,7 +102,7 @@ def _joined(path: Path, card: Card, arrays: Sequence[Stack], given: Mapping[str,
 
 def input_names(card: Card) -> tuple[str, ...]:
     """Return the names of the input channels: u(t) of problems in time, then the conditions."""
-    return card.conditions if card.steady else (*card.active, *card.conditions)
+    return card.conditions if card.steady else (*card.targets, *card.conditions)
 
 
 def check_given(given: Mapping[str, float], names: Sequence[str]) -> None:

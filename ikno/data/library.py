@@ -27,7 +27,7 @@ def data_folder() -> Path:
 
 def file_name(card: Card) -> str:
     """Return the name of the (first) file of a benchmark: as released where there are two."""
-    return f"{card.name if card.second is None else card.aliases[0]}{FORMATS[card.format].suffixes[0]}"
+    return f"{card.name if card.test_file is None else card.aliases[0]}{FORMATS[card.format].suffixes[0]}"
 
 
 def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
@@ -40,7 +40,7 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
         starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
         CATALOG.look_outside()
         for card in CATALOG.values():
-            if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
+            if starts & {plain(n) for n in (card.name, *card.aliases, card.test_file or card.name)}:
                 return card, path
         if (card := CATALOG.get(benchmark_of(path) or "")) is not None:
             return card, path
@@ -79,8 +79,8 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
         moments = found[k].moments()
         row = {"name": name, "mean": float(moments.mean[0]), "std": float(moments.std[0])}
         row |= {"min": float(low[k]), "max": float(high[k])}
-        if name in card.active and card.metric_std:
-            place = card.active.index(name)
+        if name in card.targets and card.metric_std:
+            place = card.targets.index(name)
             row |= {"published mean": card.metric_mean[place], "published std": card.metric_std[place]}
         rows.append(row)
     remarks = [card.notes] if card.notes else []

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ikno.config import DataSettings
-from ikno.data.batches import Items, Samples
+from ikno.data.batches import Samples, TrainingPairs
 from ikno.data.catalog import Card
 from ikno.data.files import open_data
 from ikno.data.formats import FORMATS
@@ -63,10 +63,10 @@ class Problem:
                 digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def items(self, samples: Samples, from_start: bool = False) -> Items:
+    def items(self, samples: Samples, from_start: bool = False) -> TrainingPairs:
         """Return what is learned from some samples; ``from_start``: only pairs that begin with the first snapshot."""
         pairs = [p for p in self.pairs if p[0] == 0 or not from_start]
-        return Items(samples, pairs, self.times)
+        return TrainingPairs(samples, pairs, self.times)
 
     def box(self) -> tuple[tuple[float, float], ...]:
         """Return the domain of the card, or the box of the training points."""

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from ikno.atomic import whole_file
-from ikno.data.catalog import NORMALS, Card
+from ikno.data.catalog import Card
 from ikno.data.formats import new_file
 from ikno.data.records import Trajectory
 
@@ -20,26 +20,27 @@ def files_of(card: Card, path: Path, samples: int) -> dict[Path, slice]:
 
     That has the card's name for it and the share of the test samples in the published split.
     """
-    if card.second is None or samples == 1:
+    if card.test_file is None or samples == 1:
         return {path: slice(0, samples)}
     training, _, test = card.split or (1, 0, 1)
     first = min(max(round(samples * training / (training + test)), 1), samples - 1)
-    return {path: slice(0, first), path.with_name(f"{card.second}{path.suffix}"): slice(first, samples)}
+    return {path: slice(0, first), path.with_name(f"{card.test_file}{path.suffix}"): slice(first, samples)}
 
 
 def group_of(card: Card, made: Trajectory) -> Group:
-    """Return a sample as the aircraft's file has it: arrays for coordinates, normals, variables and areas (Surface).
+    """Return a sample as the aircraft's file has it: arrays for coordinates, variables, normals and areas (Surface).
 
-    The other conditions hold for all points and are numbers.
+    Conditions that are the same at all points are numbers.
     """
     assert made.conditions is not None
     columns = {f"Coordinate{axis}": made.points[:, k] for k, axis in enumerate("XYZ")}
     columns |= {v: made.values[0, :, k] for k, v in enumerate(card.variables)}
     known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
-    columns |= {n: known.pop(n) for n in NORMALS}
+    numbers = {k: float(values[0]) for k, values in known.items() if not np.ptp(values)}
+    columns |= {k: values for k, values in known.items() if k not in numbers}
     if made.areas is not None:
         columns["Surface"] = made.areas
-    return columns, {k: float(values[0]) for k, values in known.items()}
+    return columns, numbers
 
 
 def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> None:

@@ -109,4 +109,4 @@ def _training_mean(problem: Problem) -> Float[np.ndarray, "#points variables"]:
     for made in problem.train:
         found = made.values[problem.last]
         values.add(found.reshape(1, -1) if problem.train.shared else found)
-    return values.moments().mean.reshape(-1, len(problem.card.active))
+    return values.moments().mean.reshape(-1, len(problem.card.targets))

@@ -189,7 +189,7 @@ def fields(
                 made.values[visited],
                 np.stack([found[j][0] for j in visited]),
                 tuple(problem.times[j] for j in visited),
-                problem.card.active,
+                problem.card.targets,
                 surrogate.signature.inputs,
                 made.triangles,
             )

@@ -62,7 +62,7 @@ def measure_of(problem: Problem) -> Measure:
     A variable that does not vary there has no scale of its own and is measured as it is.
     """
     card = problem.card
-    chunks = {", ".join(chunk): [card.active.index(v) for v in chunk] for chunk in card.chunks}
+    chunks = {", ".join(chunk): [card.targets.index(v) for v in chunk] for chunk in card.metric_groups}
     if card.metric_std:
         return Measure(card.metric_mean, card.metric_std, "card", chunks, IN_CARDS[card.metric])
     values = Accumulator()
@@ -128,7 +128,7 @@ def check_kind(surrogate: Surrogate, problem: Problem) -> None:
     """Raise unless the data is of the kind that the surrogate takes and gives."""
     s, card = surrogate.signature, problem.card
     wanted = (s.variables, s.conditions, s.dim, s.steady)
-    found = (card.active, card.conditions, card.dim, card.steady)
+    found = (card.targets, card.conditions, card.dim, card.steady)
     for name, one, other in zip(("variables", "conditions", "dim", "steady"), wanted, found, strict=True):
         if one != other:
             raise UserError(f"{problem.path}: {name} = {other}, but the surrogate has {one}; use data of its kind")

@@ -83,7 +83,7 @@ class Source:
         """Return what identifies the data, as plain values; the data needs not be there for that."""
         if self.file is None:
             return {"generated": self.card.name, "options": self.options, "samples": self.samples, "seed": 0}
-        card = self.card.model_dump(mode="json", exclude={"file"})
+        card = self.card.model_dump(mode="json", exclude={"file"}, by_alias=True)  # names of kept results
         return {"file": self.file.name, "card": fingerprint(card)[:12]}
 
     @property

@@ -105,7 +105,7 @@ def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
         inputs = list(zip(card.conditions, columns, constant, strict=False))
         label = f"sample {i}" + "".join(f"\n{name} {column[0]:.3g}" for name, column, same in inputs if same)
         fields = [(name, column) for name, column, same in inputs if not same][:6]
-        fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.active]
+        fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.targets]
         panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "", name) for name, column in fields]
         rows.append(Row(canvas_of(made.points, made.triangles), label, panels))
     for column in zip(*(row.panels for row in rows), strict=True):
@@ -119,14 +119,14 @@ def _in_time(dataset: Dataset, out: Path, columns: int) -> list[Path]:
     card, made = dataset.card, dataset[0]
     assert card.times is not None
     times, canvas = np.linspace(*card.times, card.snapshots), canvas_of(made.points, made.triangles)
-    fields = {v: made.values[..., card.variables.index(v)] for v in card.active}
+    fields = {v: made.values[..., card.variables.index(v)] for v in card.targets}
     scales, rows = {v: scale(f) for v, f in fields.items()}, []
     if made.conditions is not None:
         condition = made.conditions[0, :, 0]
         rows.append(Row(canvas, card.conditions[0], [Panel(condition, scale(condition))]))
     chosen = _spread(len(times), columns)
     for v, f in fields.items():
-        titles = [f"t = {times[k]:.3g}" if v == card.active[0] else "" for k in chosen]
+        titles = [f"t = {times[k]:.3g}" if v == card.targets[0] else "" for k in chosen]
         panels = [Panel(f[k], scales[v], title) for k, title in zip(chosen, titles, strict=True)]
         rows.append(Row(canvas, v, panels))
     files = save(table(rows)[0], out, f"{card.name}: sample 0")

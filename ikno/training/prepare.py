@@ -99,7 +99,7 @@ def new_surrogate(config: Config, problem: Problem) -> Surrogate:
     card = problem.card
     signature = Signature(
         dim=card.dim,
-        variables=card.active,
+        variables=card.targets,
         conditions=card.conditions,
         box=problem.box(),
         coordinates=config.surrogate.coordinates,

@@ -20,7 +20,7 @@ MOVING = Card(
     name="moving",
     arrays=Arrays(conditions="c"),
     variables=("rho", "v", "E"),
-    active=("v", "rho"),
+    targets=("v", "rho"),
     conditions=("k",),
     times=(0.0, 1.0),
     snapshots=T,
