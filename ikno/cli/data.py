@@ -28,8 +28,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> None:
     from rich.table import Table
 
     from ikno.data.catalog import CATALOG
-    from ikno.data.files import find_file
-    from ikno.data.library import data_folder
+    from ikno.data.library import data_folder, find_file
 
     rows = []
     for card in CATALOG.values():

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ikno.data.catalog import Card
-from ikno.data.files import Dataset, open_data
+from ikno.data.files import Dataset, all_rows, open_data
 from ikno.data.formats import FORMATS
-from ikno.data.layouts import all_rows
 from ikno.data.pairs import Sampling, choose_points
 from ikno.data.records import Trajectory
 from ikno.errors import UserError

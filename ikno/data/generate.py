@@ -1,6 +1,5 @@
 """Making data sets: one seed per sample, any number of workers or shards, resumable, the same bytes every time."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,10 +17,12 @@ from jaxtyping import Float32
 
 from ikno.atomic import whole_file
 from ikno.config import parse
-from ikno.data.catalog import CATALOG
+from ikno.data.catalog import CATALOG, Card
+from ikno.data.files import AXES
+from ikno.data.formats.hdf5 import Group, NetCDF, write_groups
+from ikno.data.formats.npz import Npz
 from ikno.data.generators import GENERATORS
 from ikno.data.records import Generator, Trajectory
-from ikno.data.writers import files_of, group_of, write_data, write_groups
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]
@@ -84,7 +85,7 @@ def generate(
     if not 0 <= index < count:
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
     card = CATALOG.find(job.name)
-    files = files_of(card, out, job.samples)
+    files = _files(card, out, job.samples)
     for path in files:  # a second file may be left by a call that was stopped before it wrote the first
         if path.exists() and (path == out or not _place(out).exists()):
             raise UserError(f"{path}: exists already; remove it or name another file with --out")
@@ -110,9 +111,9 @@ def generate(
     attributes = job.attributes() | _draws(names)
     for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
         if card.format == "groups":
-            write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), attributes)
+            write_groups(path, (_group(card, _read(n, shared)) for n in names[part]), attributes)
         else:
-            write_data(path, shared, names[part], lambda path: _read(path, shared), attributes)
+            _write_arrays(path, names[part], shared, attributes)
     shutil.rmtree(parts)
     return out
 
@@ -123,14 +124,13 @@ def _place(out: Path) -> Path:
 
 def _folder(job: Job, out: Path) -> Path:
     """Return the folder of finished samples, after checking that it belongs to this job."""
-    parts = _place(out)
+    parts, label = _place(out), _place(out) / "job.json"
     parts.mkdir(exist_ok=True)
-    text = json.dumps({k: v for k, v in job.attributes().items() if k != "versions"}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    label = parts / "job.json"
-    if label.exists() and json.loads(label.read_text())["digest"] != digest:
+    made = {k: v for k, v in job.attributes().items() if k != "versions"}
+    if label.exists() and json.loads(label.read_text())["job"] != made:
         raise UserError(f"{parts}: holds samples made with other settings; remove it or name another file with --out")
-    _replace(label, lambda file: file.write(json.dumps({"digest": digest, "job": json.loads(text)}).encode()))
+    with whole_file(label, mark=f".{os.getpid()}") as partial:
+        partial.write_text(json.dumps({"job": made}))
     return parts
 
 
@@ -171,15 +171,15 @@ def _leave_with_parent() -> None:
 def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
     """Make one sample and put it on disk; the file appears only when it is complete."""
     made = job.sample(index, job.cloud() if cloud is None else cloud)
-    arrays = {"u": made.values, "x": made.points}
-    arrays |= {k: v for k, v in (("c", made.conditions), ("areas", made.areas)) if v is not None}
+    fields = {"u": made.values, "x": made.points, "c": made.conditions, "areas": made.areas}
+    arrays = {name: array.astype(np.float32) for name, array in fields.items() if array is not None}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
-    arrays = {k: v.astype(np.float32) for k, v in arrays.items()}
     if made.draws is not None:
         arrays["draws"] = np.array(made.draws)
-    _replace(_part(parts, index), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
+    with whole_file(_part(parts, index), mark=f".{os.getpid()}") as partial:
+        Npz().write(partial, arrays)
     return index
 
 
@@ -203,7 +203,42 @@ def _read(path: Path, cloud: Points | None) -> Trajectory:
         return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"), arrays.get("areas"))
 
 
-def _replace(path: Path, write: Callable) -> None:
-    """Write a file so that it is either complete or not there."""
-    with whole_file(path, mark=f".{os.getpid()}") as partial, partial.open("wb") as file:
-        write(file)
+def _files(card: Card, out: Path, samples: int) -> dict[Path, slice]:
+    """Return which samples go to which file: all to ``out``, or the last ones to the card's ``test_file`` beside it.
+
+    The second file has the share of the test samples in the published split.
+    """
+    if card.test_file is None or samples == 1:
+        return {out: slice(0, samples)}
+    training, _, test = card.split or (1, 0, 1)
+    first = min(max(round(samples * training / (training + test)), 1), samples - 1)
+    return {out: slice(0, first), out.with_name(f"{card.test_file}{out.suffix}"): slice(first, samples)}
+
+
+def _group(card: Card, made: Trajectory) -> Group:
+    """Return a sample as the aircraft's file has it; conditions that are the same at all points are numbers."""
+    assert made.conditions is not None
+    columns = dict(zip(AXES, made.points.T, strict=True))
+    columns |= zip(card.variables, made.values[0].T, strict=True)
+    known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
+    numbers = {name: float(values[0]) for name, values in known.items() if not np.ptp(values)}
+    columns |= {name: values for name, values in known.items() if name not in numbers}
+    return columns if made.areas is None else {**columns, "Surface": made.areas}, numbers
+
+
+def _write_arrays(path: Path, names: list[Path], cloud: Points | None, attributes: dict[str, str]) -> None:
+    """Write samples in the released layout (NetCDF4), one at a time; ``cloud`` is what all share."""
+    first, own = _read(names[0], cloud), cloud is None
+    axes = {"u": ("sample", "time", "node", "variable")}
+    axes["x"] = ("sample" if own else "shared", "constant", "node", "axis")
+    shapes = {"u": (len(names), *first.values.shape), "x": (len(names) if own else 1, 1, *first.points.shape)}
+    if first.conditions is not None:
+        axes["c"] = ("sample", "constant" if len(first.conditions) == 1 else "time", "node", "condition")
+        shapes["c"] = (len(names), *first.conditions.shape)
+    with NetCDF().create(path, shapes, {}, attributes, axes) as arrays:
+        for i, made in enumerate(_read(name, cloud) for name in names):
+            arrays["u"][i] = made.values
+            if own or i == 0:
+                arrays["x"][i, 0] = made.points
+            if made.conditions is not None:
+                arrays["c"][i] = made.conditions

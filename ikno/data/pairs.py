@@ -120,10 +120,14 @@ class Moments:
 
 
 class Accumulator:
-    """Mean and standard deviation of a stream of arrays [..., channels], by the pairwise update of Chan et al."""
+    """Mean, standard deviation and bounds of a stream of arrays [..., channels].
+
+    Means and squares are combined by the pairwise update of Chan et al.
+    """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.square = 0, np.zeros(0), np.zeros(0)
+        self.count = 0
+        self.mean = self.square = self.low = self.high = np.zeros(0)
 
     def add(self, values: Float[np.ndarray, "*space channels"]) -> None:
         """Take more values into account."""
@@ -133,8 +137,9 @@ class Accumulator:
         mean = flat.mean(0)
         square = ((flat - mean) ** 2).sum(0)
         if self.count == 0:
-            self.count, self.mean, self.square = len(flat), mean, square
+            self.count, self.mean, self.square, self.low, self.high = len(flat), mean, square, flat.min(0), flat.max(0)
             return
+        self.low, self.high = np.minimum(self.low, flat.min(0)), np.maximum(self.high, flat.max(0))
         total, delta = self.count + len(flat), mean - self.mean
         self.mean = self.mean + delta * (len(flat) / total)
         self.square = self.square + square + delta**2 * (self.count * len(flat) / total)

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from ikno.comparison import digest_of, with_train
 from ikno.config import PRESETS, Config, Settings, make_config, parse, read_toml, suggest
 from ikno.data.catalog import Card, find_card
-from ikno.data.files import find_file
+from ikno.data.library import find_file
 from ikno.errors import UserError
 from ikno.models import complete_model
 

@@ -12,10 +12,10 @@ import pytest
 
 from ikno.data.catalog import CATALOG
 from ikno.data.files import open_data
+from ikno.data.formats.hdf5 import write_groups
 from ikno.data.generate import Job, generate
 from ikno.data.generators import GENERATORS
 from ikno.data.library import file_name
-from ikno.data.writers import write_groups
 from ikno.errors import UserError
 
 JOB = Job("poisson-gauss", (("points", 50), ("resolution", 17)), 7, 3)

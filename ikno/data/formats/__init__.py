@@ -1,5 +1,7 @@
 """File formats: ``FORMATS`` by the names that cards use. Every module here is loaded: a new format is one new file."""
 
+import csv
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -8,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
@@ -22,6 +25,8 @@ Columns = Mapping[str, np.ndarray]
 Filled = dict[str, Any]
 Shapes = Mapping[str, Sequence[int]]
 Notes = Mapping[str, str]
+# What numpy, h5py and the file system raise for files that are not what they should be.
+DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, SyntaxError, MemoryError)
 
 
 @dataclass
@@ -35,7 +40,7 @@ class DataFile:
 
     def array(self, name: str) -> np.ndarray:
         """Return a whole array."""
-        with readable(self):
+        with readable(self.path, "data"):
             return np.asarray(self.items[name])
 
 
@@ -152,25 +157,24 @@ def open_arrays(path: Path, form: Format) -> DataFile:
     return file
 
 
-def check_file(path: Path) -> None:
-    """Raise a UserError if there is no such file, or nothing in it."""
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Turn what libraries raise in the block for a missing, empty or damaged file into a UserError.
+
+    Args:
+        path: The file.
+        what: What it should be, for the message: "npz".
+    """
     if not path.is_file():
         raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
-
-
-@contextmanager
-def readable(file: DataFile) -> Iterator[None]:
-    """Close the file if what it holds is not what it should be."""
     try:
         yield
     except UserError:
-        file.close()
         raise
-    except (OSError, KeyError, RuntimeError, ValueError, EOFError) as error:
-        file.close()
-        raise UserError(f"{file.path}: the file is damaged: {error}") from None
+    except (*DAMAGED, csv.Error, zlib.error, BadZipFile) as error:
+        raise UserError(f"{path}: not a readable {what} file, or cut short: {error}") from None
 
 
 @contextmanager
