@@ -45,19 +45,16 @@ def split(count: int, sizes: Sequence[int], exact: bool = True) -> Split:
     return Split(range(train), range(train, train + validation), range(count - test, count))
 
 
-def choose_points(
-    points: Float[np.ndarray, "points dim"], count: int | None, how: Sampling, rng: np.random.Generator | None = None
+def farthest_points(
+    points: Float[np.ndarray, "points dim"], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "chosen"]:
-    """Return the indices of ``count`` points: the first, random ones, or spread evenly by farthest-point sampling."""
+    """Return the indices of ``count`` points, each the farthest from those before it; all in order if there are fewer.
+
+    The first is random.
+    """
     n = len(points)
-    if count is None or count >= n:
+    if count >= n:
         return np.arange(n)
-    if how == "first":
-        return np.arange(count)
-    if rng is None:
-        raise ValueError(f"{how} points need a random generator")
-    if how == "random":
-        return rng.permutation(n)[:count]
     chosen = np.empty(count, dtype=int)
     chosen[0] = rng.integers(n)
     distance = np.full(n, np.inf)
