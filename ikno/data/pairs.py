@@ -69,8 +69,7 @@ def snapshots(final: int, stride: int) -> tuple[int, ...]:
     """Return the snapshots that are used: 0, stride, ..., and the final one."""
     if not 1 <= stride <= final:
         raise UserError(f"a stride of {stride} does not fit between snapshot 0 and {final}")
-    used = [*range(0, final, stride), final]
-    return tuple(used)
+    return (*range(0, final, stride), final)
 
 
 def time_pairs(final: int, stride: int) -> tuple[tuple[int, int], ...]:
@@ -176,11 +175,7 @@ def statistics(
             conditions.add(trajectory.conditions[used] if len(trajectory.conditions) > 1 else trajectory.conditions)
         for pair in pairs or [None]:
             targets.add(target(trajectory, pair, times, mode))
-    clock = np.asarray(times, dtype=np.float64)
-    start = np.array([[clock[i]] for i, _ in pairs]).reshape(-1, 1)
-    lead = np.array([[clock[j] - clock[i]] for i, j in pairs]).reshape(-1, 1)
-    of_time, of_lead = Accumulator(), Accumulator()
-    of_time.add(start)
-    of_lead.add(lead)
-    found = (values, conditions, of_time, of_lead, targets)
-    return Statistics(*(a.moments() for a in found))
+    time, lead = Accumulator(), Accumulator()
+    time.add(np.array([times[i] for i, _ in pairs], np.float64).reshape(-1, 1))
+    lead.add(np.array([times[j] - times[i] for i, j in pairs], np.float64).reshape(-1, 1))
+    return Statistics(*(accumulator.moments() for accumulator in (values, conditions, time, lead, targets)))
