@@ -4,10 +4,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -80,31 +80,34 @@ def generate(
 
     Finished samples are kept beside ``out`` until the file is complete, so that an interrupted call goes on where it
     stopped and several machines can each make a shard of them.
+
+    Args:
+        job: What is made.
+        out: The file.
+        workers: How many processes.
+        shard: (i, n): the i-th of n parts, counted from 0.
+        progress: Called with the number of samples that are done and of all.
+
+    Raises:
+        UserError: The file exists, or the samples beside it are those of another job.
     """
     index, count = shard
     if not 0 <= index < count:
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
-    card = CATALOG.find(job.name)
+    card, parts = CATALOG.find(job.name), out.with_name(f"{out.name}.parts")
     files = _files(card, out, job.samples)
     for path in files:  # a second file may be left by a call that was stopped before it wrote the first
-        if path.exists() and (path == out or not _place(out).exists()):
+        if path.exists() and (path == out or not parts.exists()):
             raise UserError(f"{path}: exists already; remove it or name another file with --out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{out.parent}: cannot be used as a folder ({error.strerror}); name another file with --out"
-        ) from None
-    parts = _folder(job, out)
-    wanted = range(index, job.samples, count)
-    missing = [i for i in wanted if not _part(parts, i).exists()]
-    done = len(wanted) - len(missing)
-    progress(done, len(wanted))
-    for _ in _made(job, parts, missing, workers):
-        done += 1
+    _open_folder(job, parts)
+    names = [parts / f"{i:06d}.npz" for i in range(job.samples)]
+    wanted = range(job.samples)[index::count]
+    missing = [i for i in wanted if not names[i].exists()]
+    before = len(wanted) - len(missing)
+    progress(before, len(wanted))
+    for done, _ in enumerate(_made(job, missing, [names[i] for i in missing], workers), before + 1):
         progress(done, len(wanted))
-    names = [_part(parts, i) for i in range(job.samples)]
-    if not all(n.exists() for n in names):
+    if not all(name.exists() for name in names):
         return None
     cloud = job.cloud()
     shared = None if cloud is None else cloud.astype(np.float32)
@@ -118,37 +121,27 @@ def generate(
     return out
 
 
-def _place(out: Path) -> Path:
-    return out.with_name(out.name + ".parts")
-
-
-def _folder(job: Job, out: Path) -> Path:
-    """Return the folder of finished samples, after checking that it belongs to this job."""
-    parts, label = _place(out), _place(out) / "job.json"
-    parts.mkdir(exist_ok=True)
-    made = {k: v for k, v in job.attributes().items() if k != "versions"}
+def _open_folder(job: Job, parts: Path) -> None:
+    """Make the folder of finished samples, or check that the one there belongs to this job."""
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        wrong = f"cannot be used as a folder ({error.strerror}); name another file with --out"
+        raise UserError(f"{parts.parent}: {wrong}") from None
+    label, made = parts / "job.json", {k: v for k, v in job.attributes().items() if k != "versions"}
     if label.exists() and json.loads(label.read_text())["job"] != made:
         raise UserError(f"{parts}: holds samples made with other settings; remove it or name another file with --out")
-    with whole_file(label, mark=f".{os.getpid()}") as partial:
-        partial.write_text(json.dumps({"job": made}))
-    return parts
+    with whole_file(label, mark=f".{os.getpid()}") as place:
+        place.write_text(json.dumps({"job": made}))
 
 
-def _made(job: Job, parts: Path, missing: list[int], workers: int) -> Iterator[int]:
-    """Make the missing samples, in this process or in several, and yield each when it is on disk."""
+def _made(job: Job, missing: list[int], names: list[Path], workers: int) -> Iterator[None]:
+    """Make the missing samples, in this process or in several, and yield when each is on disk."""
     if workers <= 1 or len(missing) <= 1:
-        cloud = job.cloud()
-        for i in missing:
-            yield _make(job, parts, i, cloud)
+        yield from map(partial(_make, job, job.cloud()), missing, names)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
-        waiting = iter(missing)
-        running = {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 2 * workers)}
-        while running:
-            finished = next(as_completed(running))
-            running.remove(finished)
-            running |= {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 1)}
-            yield finished.result()
+        yield from pool.map(partial(_make, job, None), missing, names)
 
 
 def _start_worker() -> None:
@@ -168,7 +161,7 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
+def _make(job: Job, cloud: np.ndarray | None, index: int, path: Path) -> None:
     """Make one sample and put it on disk; the file appears only when it is complete."""
     made = job.sample(index, job.cloud() if cloud is None else cloud)
     fields = {"u": made.values, "x": made.points, "c": made.conditions, "areas": made.areas}
@@ -178,13 +171,8 @@ def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
             raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
     if made.draws is not None:
         arrays["draws"] = np.array(made.draws)
-    with whole_file(_part(parts, index), mark=f".{os.getpid()}") as partial:
-        Npz().write(partial, arrays)
-    return index
-
-
-def _part(parts: Path, index: int) -> Path:
-    return parts / f"{index:06d}.npz"
+    with whole_file(path, mark=f".{os.getpid()}") as place:
+        Npz().write(place, arrays)
 
 
 def _draws(names: list[Path]) -> dict[str, str]:
