@@ -215,8 +215,8 @@ class TrainingPairs:
             points = [np.concatenate([p, np.repeat(p[:1], count - len(p), 0)]) for p in points]
             inputs, values = ([np.pad(a, ((0, count - len(a)), (0, 0))) for a in part] for part in (inputs, values))
         time, lead = (torch.tensor(part, dtype=torch.float32) if self.pairs else None for part in (time, lead))
-        fields = (torch.from_numpy(np.stack(part)) for part in (points, inputs, values))
-        return Batch(*fields, time, lead, mask, tuple(map(self.sample, chosen)), cloud)
+        x, u, y = (torch.from_numpy(np.stack(part)) for part in (points, inputs, values))
+        return Batch(x, u, y, time, lead, mask, tuple(map(self.sample, chosen)), cloud)
 
     def _entry(self, i: int, step: Step | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         """Return points, inputs, values, time and lead."""
@@ -244,7 +244,7 @@ class TrainingPairs:
                 raise batch
             yield batch
 
-    def _batch_or_error(self, asked: tuple[Sequence[int], Step | None]) -> Batch | UserError:
+    def _batch_or_error(self, asked: Any) -> Batch | UserError:
         """Return a batch or an error for people: one raised in another process would carry its traceback as text."""
         try:
             return self.batch(*asked)

@@ -75,7 +75,8 @@ def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
 
 def load_data(name: str, folder: Path | None = None) -> Dataset:
     """Return the open data set of a benchmark, a card or a file, found as ``find_data`` does."""
-    return open_data(*reversed(find_data(name, folder)))
+    card, path = find_data(name, folder)
+    return open_data(path, card)
 
 
 def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
@@ -91,13 +92,12 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
                 accumulator.add(array)
         beyond = (sample.points < domain[:, 0] - slack) | (sample.points > domain[:, 1] + slack)
         outside += float(beyond.any(1).mean())
+    names = iter([*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables])
     rows: list[dict[str, Any]] = []
     for accumulator in kinds.values():
         moments = accumulator.moments()
-        numbers = np.stack([moments.mean, moments.std, accumulator.low, accumulator.high], 1).tolist()
-        rows += [dict(zip(("mean", "std", "min", "max"), row, strict=True)) for row in numbers]
-    names = [*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables]
-    rows = [{"name": name, **row} for name, row in zip(names, rows, strict=True)]
+        for numbers in np.stack([moments.mean, moments.std, accumulator.low, accumulator.high], 1).tolist():
+            rows.append(dict(zip(("name", "mean", "std", "min", "max"), (next(names), *numbers), strict=True)))
     for row in rows if card.metric_std else ():
         if row["name"] in card.targets:
             place = card.targets.index(row["name"])
