@@ -151,14 +151,9 @@ def _start_worker() -> None:
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
-    Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
     parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _make(job: Job, cloud: np.ndarray | None, index: int, path: Path) -> None:

@@ -159,7 +159,11 @@ def read(library: str, path: Path, folder: Path) -> tuple[Any, Any, Parts]:
         _whole_stl(path)
     mesh = tool.read(_points_and_faces(path, folder / "read.obj") if kind == ".obj" else path)
     parts = tool.parts(mesh)
-    _sound(parts)
+    if len(parts.points) == 0:
+        sys.exit("the mesh has no points")
+    ids = parts.connectivity
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
+        sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
     named = {name: array for (place, name), array in parts.arrays.items() if place == "points"}
     arrays = {str(k): array for k, array in enumerate(named.values())}
     arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(named), dtype="U")}
@@ -181,14 +185,6 @@ def add(tool: Any, mesh: Any, before: Parts, result: Path) -> None:
     for key, array in {**before.arrays, **{("points", name): array for name, array in new.items()}}.items():
         if key not in after.arrays or not _same(np.squeeze(array), np.squeeze(after.arrays[key]).astype(array.dtype)):
             sys.exit(f"the array {key[1]!r} would be lost")
-
-
-def _sound(parts: Parts) -> None:
-    if len(parts.points) == 0:
-        sys.exit("the mesh has no points")
-    ids = parts.connectivity
-    if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
-        sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,8 +14,7 @@ Sampling = Literal["first", "random", "farthest"]
 Mode = Literal["direct", "residual", "derivative"]
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Disjoint ranges of samples: the first for training, the next for validation, the last for testing."""
 
     train: range

@@ -90,9 +90,7 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     count = len(file)
     if FORMATS[card.format].on_disk:
         file.close()
-    sizes = settings.split or card.split or DEFAULT_SPLIT
-    if settings.split is None and card.split is None:
-        sizes = (count * DEFAULT_SPLIT[0], count * DEFAULT_SPLIT[1], count * DEFAULT_SPLIT[2])
+    sizes = settings.split or card.split or [count * share for share in DEFAULT_SPLIT]
     parts = split(count, sizes, exact=settings.split is not None)
     points = settings.points or card.points
     sampling = settings.sampling or ("first" if card.points else "farthest")
@@ -102,9 +100,9 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     if not card.steady and final >= card.snapshots:
         raise UserError(f"data.final_snapshot: {final} is not one of the snapshots 0 to {card.snapshots - 1} of {path}")
     times = (0.0,) if card.times is None else tuple(float(t) for t in np.linspace(*card.times, card.snapshots))
-    numbers = {"train": points, "validation": measured, "test": measured}
     train, validation, test = (
-        Samples(path, card, getattr(parts, name), most, sampling, seed, file=file) for name, most in numbers.items()
+        Samples(path, card, indices, most, sampling, seed, file=file)
+        for indices, most in zip(parts, (points, measured, measured), strict=True)
     )
     problem = Problem(card, path, train, validation, test, times, final, stride, file.attributes)
     _ = problem.pairs  # stride and final snapshot are checked before anything is read

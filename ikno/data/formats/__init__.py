@@ -54,12 +54,9 @@ class Mesh:
     triangles: Integer[np.ndarray, "triangles 3"] = field(default_factory=lambda: np.zeros((0, 3), np.int32))
 
     def __post_init__(self) -> None:
-        bad = np.flatnonzero(~np.isfinite(self.points).all(1))
         if len(self.points) == 0:
             raise UserError(f"{self.path}: the mesh has no points")
-        if len(bad):
-            wrong = f"{len(bad)} points have NaN or infinite coordinates"
-            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
+        self._check_finite(self.points, "coordinates are")
 
     def write(self, out: Path, arrays: Mapping[str, Float[np.ndarray, "points"]]) -> None:
         """Write a copy of the file with more arrays; points, cells and other arrays are as before."""
@@ -88,11 +85,14 @@ class Mesh:
             wrong = f"{name} has {array.size // count} components at each point, expected 1"
             raise UserError(f"{self.path}: {wrong}; write each by its name")
         flat = array.reshape(count).astype(np.float64)
-        bad = np.flatnonzero(~np.isfinite(flat))
-        if len(bad):
-            wrong = f"{name} is NaN or infinite at {len(bad)} points"
-            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
+        self._check_finite(flat[:, None], f"{name} is")
         return flat
+
+    def _check_finite(self, values: Float[np.ndarray, "points _"], what: str) -> None:
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            wrong = f"{what} NaN or infinite at {len(bad)} points"
+            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
 
 
 class Format(ABC):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
@@ -21,8 +20,17 @@ class Npz(TableFormat):
     suffixes, holds, results = (".npz",), ("arrays", "points"), (".npz",)
 
     def read(self, path: Path) -> Columns:
-        with path.open("rb") as stream:
-            _check_size(path, stream)
+        with ZipFile(path) as archive:  # a small file may hold large arrays
+            size = sum(member.file_size for member in archive.infolist())
+        if size > SMALL:
+            import torch
+
+            from ikno.memory import available_memory
+
+            if size > (free := available_memory(torch.device("cpu"))):
+                raise UserError(
+                    f"{path}: its arrays take {size / 1e9:.1f} GB of memory, {free / 1e9:.1f} are available"
+                )
         with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
 
@@ -46,19 +54,6 @@ class Npy(Format):
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile:
         with readable(path, "npy"):
             return DataFile(path, {"the array": np.lib.format.open_memmap(path, mode="r")})
-
-
-def _check_size(path: Path, stream: BinaryIO) -> None:
-    """Raise a UserError for arrays that need more memory than there is: a small file may hold large ones."""
-    with ZipFile(stream) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > SMALL:
-        import torch
-
-        from ikno.memory import available_memory
-
-        if size > (free := available_memory(torch.device("cpu"))):
-            raise UserError(f"{path}: its arrays take {size / 1e9:.1f} GB of memory, {free / 1e9:.1f} are available")
 
 
 FORMATS.update(npz=Npz(), npy=Npy())
