@@ -21,8 +21,8 @@ from ikno.data.catalog import CATALOG, Card
 from ikno.data.files import AXES
 from ikno.data.formats.hdf5 import Group, NetCDF, write_groups
 from ikno.data.formats.npz import Npz
-from ikno.data.generators import GENERATORS
-from ikno.data.records import Generator, Trajectory
+from ikno.data.generators import GENERATORS, Generator
+from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]
