@@ -61,11 +61,11 @@ class Batch:
 
 @dataclass
 class Samples:
-    """Some trajectories of a data file, with their active variables and the points that are used.
+    """Some trajectories of a data set, reduced to the targets and to the points that are used.
 
-    Which points follows from the seed, and for ``random`` from the step (epoch and number of the batch) that asks;
-    samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts. ``file`` is the open
-    data set, which several parts share if it is in memory; without it the path is opened.
+    The points follow from the seed and, with ``random`` sampling, from the step of the training; samples that share a
+    cloud share the choice. ``share`` = (i, n) uses only the i-th of n parts of these points. ``file`` is the open data
+    set, which several ``Samples`` share if it is in memory; without it the path is opened.
     """
 
     path: Path
@@ -92,7 +92,7 @@ class Samples:
         return len(self.indices)
 
     def part(self, number: int, count: int) -> "Samples":
-        """Return the same samples with one of ``count`` parts of their points each; all parts make the whole."""
+        """Return the same samples, each with one of ``count`` parts of its points; together the parts are the whole."""
         return self if count == 1 else replace(self, share=(number, count))
 
     def keep(self, limit: float) -> bool:
@@ -223,11 +223,8 @@ class TrainingPairs:
         k, pair = divmod(i, max(len(self.pairs), 1))
         made = self.samples.get(k, step)
         start, end = self.pairs[pair] if self.pairs else (0, 0)
-        channels = [made.values[start] if self.pairs else made.values[start, :, :0]]
-        if made.conditions is not None:
-            channels.append(made.conditions[start if len(made.conditions) > 1 else 0])
-        lead = self.times[end] - self.times[start]
-        return made.points, np.concatenate(channels, 1), made.values[end], self.times[start], lead
+        inputs, lead = made.inputs(start if self.pairs else None), self.times[end] - self.times[start]
+        return made.points, inputs, made.values[end], self.times[start], lead
 
     def loader(self, batches: Sequence[Sequence[int]], workers: int, first: Step | None = None) -> Iterator[Batch]:
         """Yield the given batches in order.

@@ -126,10 +126,10 @@ class PyVista:
 
     def surface(self, mesh: Any) -> np.ndarray:
         with warnings.catch_warnings(action="ignore"):  # its default algorithm will change: either serves
-            found = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
-        if not len(found.faces):
+            surface = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
+        if not len(surface.faces):
             return np.zeros((0, 3), int)
-        return np.asarray(found.point_data["vtkOriginalPointIds"])[found.regular_faces]
+        return np.asarray(surface.point_data["vtkOriginalPointIds"])[surface.regular_faces]
 
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import pyvista

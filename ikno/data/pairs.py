@@ -141,7 +141,7 @@ class Accumulator:
         self.count = total
 
     def moments(self) -> Moments:
-        """Return what was found; no channels if nothing came."""
+        """Return mean and standard deviation so far; without values there are no channels."""
         return Moments(self.mean, np.sqrt(self.square / max(self.count, 1)))
 
 

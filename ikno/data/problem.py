@@ -51,8 +51,7 @@ class Problem:
 
     def inputs(self, made: Trajectory) -> Float[np.ndarray, "points channels"]:
         """Return u at the start (of problems in time) and the conditions there."""
-        start = made.values[0][:, :0] if self.steady else made.values[0]
-        return start if made.conditions is None else np.concatenate([start, made.conditions[0]], 1)
+        return made.inputs(None if self.steady else 0)
 
     def digest(self) -> str:
         """Return a digest of the first and the last training sample, which tells data sets apart."""

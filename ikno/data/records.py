@@ -21,3 +21,10 @@ class Trajectory:
     areas: Float[np.ndarray, " points"] | None = None
     triangles: Int[np.ndarray, "triangles 3"] | None = None
     draws: int | None = None
+
+    def inputs(self, start: int | None) -> Float[np.ndarray, "points channels"]:
+        """Return the inputs of a model: u at the snapshot ``start`` (None if steady), then the conditions there."""
+        channels = [self.values[0, :, :0] if start is None else self.values[start]]
+        if self.conditions is not None:
+            channels.append(self.conditions[start or 0 if len(self.conditions) > 1 else 0])
+        return np.concatenate(channels, 1)

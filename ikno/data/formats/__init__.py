@@ -137,10 +137,10 @@ def suffixes(kind: Kind | None = None) -> list[str]:
 def format_of(path: Path) -> Format:
     """Return the format of a file by its suffix."""
     FORMATS.look_outside()
-    for found in FORMATS.values():
-        if path.suffix.lower() in found.suffixes:
-            return found
-    raise UserError(f"{path}: not a file that can be read; expected {', '.join(suffixes())}")
+    form = next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
+    if form is None:
+        raise UserError(f"{path}: not a file that can be read; expected {', '.join(suffixes())}")
+    return form
 
 
 def open_mesh(path: Path, form: Format | None = None) -> Mesh:
