@@ -25,7 +25,7 @@ def measured(name: str, samples: int) -> list[dict[str, str | int | float]]:
         found.add(trajectory.values)
     moments = found.moments()
     rows: list[dict[str, str | int | float]] = []
-    for k, variable in enumerate(card.active):
+    for k, variable in enumerate(card.targets):
         place = card.variables.index(variable)
         rows.append(
             {

@@ -159,7 +159,7 @@ def streamed(folder: Path, points: int, queries: int) -> tuple[float, float]:
     card = CATALOG["nasa-crm"]
     model = complete_model({"name": "ikno-tp"}, "cpu", dim=3)
     box = ((-1.0, 1.0),) * 3
-    signature = Signature(dim=3, variables=card.active, conditions=card.conditions, box=box, model=model)
+    signature = Signature(dim=3, variables=card.targets, conditions=card.conditions, box=box, model=model)
     settings = {
         "data": {"name": card.name, "split": card.split, "sampling": "first"},
         "surrogate": {"mode": "direct"},

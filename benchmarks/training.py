@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import measure
 from ikno.config import make_config
-from ikno.data.batches import Items
+from ikno.data.batches import TrainingPairs
 from ikno.data.generate import Job, generate
 from ikno.training import train
 from ikno.training.engine import Training
@@ -22,7 +22,7 @@ PARTS = {
     "step: forward, backward, update": (Training, "_step"),
     "of that the norm of the gradient": (torch.nn.utils, "clip_grad_norm_"),
     "validation": (Training, "validate"),
-    "reading batches": (Items, "batch"),
+    "reading batches": (TrainingPairs, "batch"),
     "checkpoints": (Training, "_save"),
     "log": (Training, "_record"),
 }

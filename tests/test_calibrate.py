@@ -55,7 +55,7 @@ def make(path: Path, card: str, seed: int, **changed: Any) -> Run:
     problem = open_problem(data, 0)
     mode = "direct" if problem.steady else "residual"
     signature = Signature.model_validate(
-        {"dim": 2, "variables": problem.card.active, "conditions": problem.card.conditions, "box": problem.box()}
+        {"dim": 2, "variables": problem.card.targets, "conditions": problem.card.conditions, "box": problem.box()}
         | {"times": problem.card.times, "mode": mode, "model": TINY}
     )
     config = Config(data=data, model=TINY, surrogate=SurrogateSettings(mode=mode), seed=seed)

@@ -109,7 +109,7 @@ def signature(problem: Problem, mode: str = "direct") -> Signature:
     return Signature.model_validate(
         {
             "dim": card.dim,
-            "variables": card.active,
+            "variables": card.targets,
             "conditions": card.conditions,
             "box": problem.box(),
             "times": card.times,

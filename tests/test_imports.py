@@ -24,8 +24,8 @@ LAYERS = [
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 # Where a library may be imported: everywhere else it is out of place.
 ONLY_IN = {
-    "h5py": ("data/formats/hdf5.py", "data/writers.py"),
-    "h5netcdf": ("data/formats/hdf5.py", "data/writers.py"),
+    "h5py": "data/formats/hdf5.py",
+    "h5netcdf": "data/formats/hdf5.py",
     "matplotlib": "plots/canvas.py",
     "meshio": "data/mesh_files.py",
     "pyvista": ("data/mesh_files.py", "plots/surfaces.py"),

@@ -74,8 +74,8 @@ def test_steady_sets_in_two_dimensions(tmp_path: Path, shared: bool) -> None:
 def test_a_set_without_conditions_and_with_an_inactive_variable(tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc", 2, 1, 2, 3, 0, True)
     widths = []
-    for active in (("a", "c"), ("c",)):
-        known = card(variables=("a", "b", "c"), active=active)
+    for targets in (("a", "c"), ("c",)):
+        known = card(variables=("a", "b", "c"), targets=targets)
         with open_data(path, known) as dataset:
             (out,) = plot_data(dataset, tmp_path / "a.png")
         widths.append(pixels(out).shape[1])

@@ -25,7 +25,7 @@ BOX = ((0.0, 1.0), (0.0, 2.0))
 STEADY = Card(
     name="steady", cloud="shared", domain=BOX, arrays=Arrays(conditions="c"), variables=("u", "v"), conditions=("f",)
 )
-MOVING = Card(name="moving", domain=BOX, variables=("rho", "E"), active=("rho",), times=(1.0, 3.0), snapshots=T)
+MOVING = Card(name="moving", domain=BOX, variables=("rho", "E"), targets=("rho",), times=(1.0, 3.0), snapshots=T)
 
 rng = np.random.default_rng(0)
 CLOUD = rng.random((N, 2), dtype=np.float32)
@@ -39,7 +39,7 @@ def make(path: Path, card: Card, final: int | None = None, mode: str = "derivati
     """Return a run with random weights and units of its own."""
     mode = "direct" if card.steady else mode
     signature = Signature.model_validate(
-        {"dim": 2, "variables": card.active, "conditions": card.conditions, "box": BOX, "times": card.times}
+        {"dim": 2, "variables": card.targets, "conditions": card.conditions, "box": BOX, "times": card.times}
         | {"mode": mode, "model": TINY}
     )
     run = Run.create(path, complete_config("x.toml", TINY, final_snapshot=final), card, signature)
@@ -160,7 +160,7 @@ def test_steps(moving: Run, tmp_path: Path) -> None:
     made = content(tmp_path / "out.npz")
     surrogate = moving.surrogate()
     for i in range(S):
-        inputs = U[i, 0][:, [moving.card.variables.index(v) for v in moving.card.active]]
+        inputs = U[i, 0][:, [moving.card.variables.index(v) for v in moving.card.targets]]
         for k, lead in enumerate((0.2, 0.4)):
             same(made["u"][i, k], surrogate.predict(CLOUDS[i], inputs, lead=lead, steps=2))
 

@@ -29,7 +29,7 @@ ANGLE = rng.random(N).astype(np.float32)
 def make(path: Path, card: Card) -> Run:
     """Return a run with random weights."""
     signature = Signature.model_validate(
-        {"dim": 2, "variables": card.active, "conditions": card.conditions, "box": ((0.0, 1.0), (0.0, 1.0))}
+        {"dim": 2, "variables": card.targets, "conditions": card.conditions, "box": ((0.0, 1.0), (0.0, 1.0))}
         | {"times": card.times, "mode": "direct" if card.steady else "residual", "model": TINY}
     )
     run = Run.create(path, complete_config("x.toml", TINY), card, signature)

@@ -23,8 +23,7 @@ Folder = Annotated[
 def list_sets(folder: Folder = None, as_json: options.Json = False) -> None:
     """List the benchmarks: what is predicted from what, and whether the file is here."""
     from ikno.data.catalog import CATALOG
-    from ikno.data.files import find_file
-    from ikno.data.library import data_folder
+    from ikno.data.library import data_folder, find_file
 
     rows, lines = [], []
     for card in CATALOG.values():
@@ -36,7 +35,7 @@ def list_sets(folder: Folder = None, as_json: options.Json = False) -> None:
         times = "steady" if card.times is None else f"{card.snapshots} in {card.times[0]:g}..{card.times[1]:g}"
         inputs = [*(["u(0)"] if card.times else []), *card.conditions]
         made = card.label.partition(":")[0] if card.generated else "no"
-        lines.append([card.name, _few(card.active), _few(inputs), times, made, "yes" if here else "no"])
+        lines.append([card.name, _few(card.targets), _few(inputs), times, made, "yes" if here else "no"])
     if as_json:
         return screen.show_json(rows)
     screen.show_table(("name", "predicts", "from", "times", "generated", "here"), lines)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from ikno.data.catalog import CATALOG, Card, find_card
 from ikno.data.files import Dataset, open_data
-from ikno.data.generators import GENERATORS
+from ikno.data.generators import GENERATORS, Generator
 from ikno.data.library import describe, load_data
-from ikno.data.records import Generator, Trajectory
+from ikno.data.records import Trajectory
 
 __all__ = [
     "CATALOG",

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ikno.config import Sampling
 from ikno.data.catalog import Card
-from ikno.data.files import Dataset, open_data
+from ikno.data.files import Dataset, all_rows, open_data
 from ikno.data.formats import FORMATS
-from ikno.data.layouts import all_rows
-from ikno.data.pairs import Sampling, choose_points
+from ikno.data.pairs import farthest_points
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
@@ -61,11 +62,11 @@ class Batch:
 
 @dataclass
 class Samples:
-    """Some trajectories of a data file, with their active variables and the points that are used.
+    """Some trajectories of a data set, reduced to the targets and to the points that are used.
 
-    Which points follows from the seed, and for ``random`` from the step (epoch and number of the batch) that asks;
-    samples that share a cloud share the choice. ``share`` (i, n): of those the i-th of n parts. ``file`` is the open
-    data set, which several parts share if it is in memory; without it the path is opened.
+    The points follow from the seed and, with ``random`` sampling, from the step of the training; samples that share a
+    cloud share the choice. ``share`` = (i, n) uses only the i-th of n parts of these points. ``file`` is the open data
+    set, which several ``Samples`` share if it is in memory; without it the path is opened.
     """
 
     path: Path
@@ -92,23 +93,20 @@ class Samples:
         return len(self.indices)
 
     def part(self, number: int, count: int) -> "Samples":
-        """Return the same samples with one of ``count`` parts of their points each; all parts make the whole."""
+        """Return the same samples, each with one of ``count`` parts of its points; together the parts are the whole."""
         return self if count == 1 else replace(self, share=(number, count))
 
     def keep(self, limit: float) -> bool:
-        """Read all samples into memory if they take at most ``limit`` bytes; tell whether they do."""
-        if not len(self) or self._kept is not None:
+        """Read all samples into memory if they take at most ``limit`` bytes; return whether they are there."""
+        if self._kept is not None:
             return True
-        first = self._read(0)
-        if len(self) * _bytes(first) > limit:
-            return False
-        kept, room = [first], limit - _bytes(first)
-        for k in range(1, len(self)):  # clouds differ in size: the first does not tell all
+        kept: list[Trajectory] = []
+        for k in range(len(self)):  # clouds differ in size: the first does not tell all
             made = self._read(k)
-            room -= _bytes(made)
-            if room < 0:
+            if _bytes(made) * (1 if kept else len(self)) > limit:
                 return False
-            kept.append(replace(made, points=first.points) if self.shared else made)  # one copy of the cloud
+            limit -= _bytes(made)
+            kept.append(replace(made, points=kept[0].points) if self.shared and kept else made)  # one copy of the cloud
         self._kept = kept
         return True
 
@@ -127,8 +125,8 @@ class Samples:
         made = self.whole(k)
         if self.sampling != "random" or self.points is None:
             return made
-        index = self._random(len(made.points), k, step or (0, 0))
-        return _at(made, index[self._rows(len(index))])
+        rng = np.random.default_rng((self.seed, 2, *(step or (0, 0)), self._cloud_of(k)))
+        return self._at(made, rng.permutation(len(made.points))[: self.points])
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self.get(k) for k in range(len(self)))
@@ -144,37 +142,35 @@ class Samples:
     def _read(self, k: int) -> Trajectory:
         if self.file is None or self._process != os.getpid():  # an open file is not shared with a forked process
             self.file, self._process = open_data(self.path, self.card), os.getpid()
-        # What is chosen otherwise is chosen among all points.
-        partly = self.share[1] > 1 and (self.points is None or self.sampling == "first")
-        rows = (lambda n: self._rows(min(n, self.points or n))) if partly else all_rows
-        made = self.file.read(self.indices[k], rows)
-        if self.card.active != self.card.variables:
-            columns = [self.card.variables.index(v) for v in self.card.active]
+        leading = self.points is None or self.sampling == "first"  # others are chosen among all points
+        made = self.file.read(self.indices[k], self._rows if leading else all_rows)
+        if self.card.targets != self.card.variables:
+            columns = [self.card.variables.index(v) for v in self.card.targets]
             made = replace(made, values=np.ascontiguousarray(made.values[..., columns]))
-        if partly or self.points is None or self.sampling == "random":
+        if self.points is None or self.sampling != "farthest":
             return made
-        index = self._fixed(made.points, k)
-        return _at(made, index[self._rows(len(index))])
+        cloud = self._cloud_of(k)
+        if cloud not in self._choice:
+            rng = np.random.default_rng((self.seed, 1, cloud))
+            self._choice[cloud] = farthest_points(made.points, self.points, rng)
+        return self._at(made, self._choice[cloud])
 
     def _rows(self, count: int) -> slice:
-        """Return the part of so many points that is asked for, the whole of them unless there are several."""
-        number, parts = self.share
+        """Return which of so many chosen points belong to this part; they are all unless there are several parts."""
+        count, (number, parts) = min(count, self.points or count), self.share
         if count < parts:
             raise UserError(f"{self.path}: {count} points cannot be divided among {parts} processes; use fewer")
         return slice(count * number // parts, count * (number + 1) // parts)
 
-    def _fixed(self, points: np.ndarray, k: int) -> np.ndarray:
-        key = -1 if self.shared else self.indices[k]
-        if self.sampling == "first":
-            return choose_points(points, self.points, "first")
-        if key not in self._choice:
-            rng = np.random.default_rng((self.seed, 1, key + 1))
-            self._choice[key] = choose_points(points, self.points, self.sampling, rng)
-        return self._choice[key]
+    def _at(self, made: Trajectory, index: np.ndarray) -> Trajectory:
+        """Return a sample at those of the chosen points that belong to this part."""
+        index = index[self._rows(len(index))]
+        conditions = None if made.conditions is None else made.conditions[:, index]
+        return Trajectory(made.points[index], made.values[:, index], conditions)
 
-    def _random(self, count: int, k: int, step: Step) -> np.ndarray:
-        rng = np.random.default_rng((self.seed, 2, *step, 0 if self.shared else self.indices[k] + 1))
-        return rng.permutation(count)[: self.points]
+    def _cloud_of(self, k: int) -> int:
+        """Return a number of the cloud for random choices: 0 if it is shared, else by the number of the sample."""
+        return 0 if self.shared else self.indices[k] + 1
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "file": None}  # an open file does not go to another process
@@ -184,13 +180,8 @@ def _bytes(made: Trajectory) -> int:
     return sum(a.nbytes for a in (made.points, made.values, made.conditions) if a is not None)
 
 
-def _at(made: Trajectory, index: np.ndarray) -> Trajectory:
-    conditions = None if made.conditions is None else made.conditions[:, index]
-    return Trajectory(made.points[index], made.values[:, index], conditions)
-
-
 @dataclass(frozen=True)
-class Items:
+class TrainingPairs:
     """Everything a model learns from: each sample of a steady problem, each pair of times of the others.
 
     Entry i depends on nothing but this number and the step, whichever process asks for it.
@@ -203,79 +194,58 @@ class Items:
     def __len__(self) -> int:
         return len(self.samples) * max(len(self.pairs), 1)
 
-    def _entry(self, i: int, step: Step | None) -> tuple[int, Trajectory, np.ndarray, float, float]:
-        k, p = divmod(i, max(len(self.pairs), 1))
-        made = self.samples.get(k, step)
-        start, end = self.pairs[p] if self.pairs else (0, 0)
-        channels = [made.values[start]] if self.pairs else []
-        if made.conditions is not None:
-            channels.append(made.conditions[start if len(made.conditions) > 1 else 0])
-        inputs = np.concatenate(channels, 1) if channels else np.zeros((len(made.points), 0), np.float32)
-        found = Trajectory(made.points, made.values[end : end + 1])
-        return self.samples.indices[k], found, inputs, self.times[start], self.times[end] - self.times[start]
-
     def sample(self, i: int) -> int:
         """Return the number in the file of the sample that an entry is of."""
         return self.samples.indices[i // max(len(self.pairs), 1)]
 
     def batch(self, chosen: Sequence[int], step: Step | None = None) -> Batch:
-        """Return some entries as one batch, at the points of a step of training or at the same points always."""
+        """Return some entries as one batch.
+
+        Args:
+            chosen: Their numbers.
+            step: That of the training, which random points follow; without one they are always the same.
+        """
         entries = [self._entry(i, step) for i in chosen]
-        sizes = [len(e[1].points) for e in entries]
-        cloud = self.samples.cloud_number(step)
-        points = [e[1].points for e in entries[: 1 if cloud is not None else None]]
-        inputs, values = [e[2] for e in entries], [e[1].values[0] for e in entries]
-        mask = None
+        points, inputs, values, time, lead = (list(part) for part in zip(*entries, strict=True))
+        sizes, cloud, mask = [len(p) for p in points], self.samples.cloud_number(step), None
+        if cloud is not None:
+            points = points[:1]
         if len(set(sizes)) > 1:
             count = max(sizes)
             mask = torch.arange(count) < torch.tensor(sizes)[:, None]
             points = [np.concatenate([p, np.repeat(p[:1], count - len(p), 0)]) for p in points]
-            inputs, values = (
-                [np.concatenate([a, np.zeros((count - len(a), a.shape[1]), a.dtype)]) for a in arrays]
-                for arrays in (inputs, values)
-            )
-        steady = not self.pairs
-        return Batch(
-            torch.from_numpy(np.stack(points)),
-            torch.from_numpy(np.stack(inputs)),
-            torch.from_numpy(np.stack(values)),
-            None if steady else torch.tensor([e[3] for e in entries], dtype=torch.float32),
-            None if steady else torch.tensor([e[4] for e in entries], dtype=torch.float32),
-            mask,
-            tuple(e[0] for e in entries),
-            cloud,
-        )
+            inputs, values = ([np.pad(a, ((0, count - len(a)), (0, 0))) for a in part] for part in (inputs, values))
+        time, lead = (torch.tensor(part, dtype=torch.float32) if self.pairs else None for part in (time, lead))
+        x, u, y = (torch.from_numpy(np.stack(part)) for part in (points, inputs, values))
+        return Batch(x, u, y, time, lead, mask, tuple(map(self.sample, chosen)), cloud)
+
+    def _entry(self, i: int, step: Step | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
+        """Return points, inputs, values, time and lead."""
+        k, pair = divmod(i, max(len(self.pairs), 1))
+        made = self.samples.get(k, step)
+        start, end = self.pairs[pair] if self.pairs else (0, 0)
+        inputs, lead = made.inputs(start if self.pairs else None), self.times[end] - self.times[start]
+        return made.points, inputs, made.values[end], self.times[start], lead
 
     def loader(self, batches: Sequence[Sequence[int]], workers: int, first: Step | None = None) -> Iterator[Batch]:
-        """Yield the given batches in order, prepared by so many processes (0: this one).
+        """Yield the given batches in order.
 
-        ``first`` is the step of the first of them; without it random points are always the same.
+        Args:
+            batches: The entries of each.
+            workers: How many processes prepare them; 0: this one.
+            first: The step of the first batch; without it random points are always the same.
         """
-        asked = _Asked(self, batches, first)
-        found = DataLoader(asked, batch_size=None, shuffle=False, num_workers=workers)  # type: ignore[arg-type]
-        for batch in found if workers else (asked[i] for i in range(len(asked))):
+        asked: Any = [(chosen, first and (first[0], first[1] + i)) for i, chosen in enumerate(batches)]
+        loader = DataLoader(asked, batch_size=None, num_workers=workers, collate_fn=self._batch_or_error)
+        for batch in loader if workers else map(self._batch_or_error, asked):
             if isinstance(batch, UserError):
                 raise batch
             yield batch
 
-
-@dataclass(frozen=True)
-class _Asked:
-    """Batches as a sequence.
-
-    Errors for people are entries too: raised in another process they would arrive with its traceback in their text.
-    """
-
-    items: Items
-    batches: Sequence[Sequence[int]]
-    first: Step | None
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, i: int) -> Batch | UserError:
+    def _batch_or_error(self, asked: Any) -> Batch | UserError:
+        """Return a batch or an error for people: one raised in another process would carry its traceback as text."""
         try:
-            return self.items.batch(self.batches[i], self.first and (self.first[0], self.first[1] + i))
+            return self.batch(*asked)
         except UserError as error:
             return error
 

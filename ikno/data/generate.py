@@ -1,14 +1,13 @@
 """Making data sets: one seed per sample, any number of workers or shards, resumable, the same bytes every time."""
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -18,10 +17,12 @@ from jaxtyping import Float32
 
 from ikno.atomic import whole_file
 from ikno.config import parse
-from ikno.data.catalog import CATALOG
-from ikno.data.generators import GENERATORS
-from ikno.data.records import Generator, Trajectory
-from ikno.data.writers import files_of, group_of, write_data, write_groups
+from ikno.data.catalog import CATALOG, Card
+from ikno.data.files import AXES
+from ikno.data.formats.hdf5 import Group, NetCDF, write_groups
+from ikno.data.formats.npz import Npz
+from ikno.data.generators import GENERATORS, Generator
+from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 Points = Float32[np.ndarray, "points dim"]
@@ -79,76 +80,68 @@ def generate(
 
     Finished samples are kept beside ``out`` until the file is complete, so that an interrupted call goes on where it
     stopped and several machines can each make a shard of them.
+
+    Args:
+        job: What is made.
+        out: The file.
+        workers: How many processes.
+        shard: (i, n): the i-th of n parts, counted from 0.
+        progress: Called with the number of samples that are done and of all.
+
+    Raises:
+        UserError: The file exists, or the samples beside it are those of another job.
     """
     index, count = shard
     if not 0 <= index < count:
         raise UserError(f"shard {index}/{count}: the first number counts from 0 and is below the second")
-    card = CATALOG.find(job.name)
-    files = files_of(card, out, job.samples)
+    card, parts = CATALOG.find(job.name), out.with_name(f"{out.name}.parts")
+    files = _files(card, out, job.samples)
     for path in files:  # a second file may be left by a call that was stopped before it wrote the first
-        if path.exists() and (path == out or not _place(out).exists()):
+        if path.exists() and (path == out or not parts.exists()):
             raise UserError(f"{path}: exists already; remove it or name another file with --out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{out.parent}: cannot be used as a folder ({error.strerror}); name another file with --out"
-        ) from None
-    parts = _folder(job, out)
-    wanted = range(index, job.samples, count)
-    missing = [i for i in wanted if not _part(parts, i).exists()]
-    done = len(wanted) - len(missing)
-    progress(done, len(wanted))
-    for _ in _made(job, parts, missing, workers):
-        done += 1
+    _open_folder(job, parts)
+    names = [parts / f"{i:06d}.npz" for i in range(job.samples)]
+    wanted = range(job.samples)[index::count]
+    missing = [i for i in wanted if not names[i].exists()]
+    before = len(wanted) - len(missing)
+    progress(before, len(wanted))
+    for done, _ in enumerate(_made(job, missing, [names[i] for i in missing], workers), before + 1):
         progress(done, len(wanted))
-    names = [_part(parts, i) for i in range(job.samples)]
-    if not all(n.exists() for n in names):
+    if not all(name.exists() for name in names):
         return None
     cloud = job.cloud()
     shared = None if cloud is None else cloud.astype(np.float32)
     attributes = job.attributes() | _draws(names)
     for path, part in reversed(files.items()):  # the one that was asked for comes last: when it is there, all are
         if card.format == "groups":
-            write_groups(path, (group_of(card, _read(n, shared)) for n in names[part]), attributes)
+            write_groups(path, (_group(card, _read(n, shared)) for n in names[part]), attributes)
         else:
-            write_data(path, shared, names[part], lambda path: _read(path, shared), attributes)
+            _write_arrays(path, names[part], shared, attributes)
     shutil.rmtree(parts)
     return out
 
 
-def _place(out: Path) -> Path:
-    return out.with_name(out.name + ".parts")
-
-
-def _folder(job: Job, out: Path) -> Path:
-    """Return the folder of finished samples, after checking that it belongs to this job."""
-    parts = _place(out)
-    parts.mkdir(exist_ok=True)
-    text = json.dumps({k: v for k, v in job.attributes().items() if k != "versions"}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    label = parts / "job.json"
-    if label.exists() and json.loads(label.read_text())["digest"] != digest:
+def _open_folder(job: Job, parts: Path) -> None:
+    """Make the folder of finished samples, or check that the one there belongs to this job."""
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        wrong = f"cannot be used as a folder ({error.strerror}); name another file with --out"
+        raise UserError(f"{parts.parent}: {wrong}") from None
+    label, made = parts / "job.json", {k: v for k, v in job.attributes().items() if k != "versions"}
+    if label.exists() and json.loads(label.read_text())["job"] != made:
         raise UserError(f"{parts}: holds samples made with other settings; remove it or name another file with --out")
-    _replace(label, lambda file: file.write(json.dumps({"digest": digest, "job": json.loads(text)}).encode()))
-    return parts
+    with whole_file(label, mark=f".{os.getpid()}") as place:
+        place.write_text(json.dumps({"job": made}))
 
 
-def _made(job: Job, parts: Path, missing: list[int], workers: int) -> Iterator[int]:
-    """Make the missing samples, in this process or in several, and yield each when it is on disk."""
+def _made(job: Job, missing: list[int], names: list[Path], workers: int) -> Iterator[None]:
+    """Make the missing samples, in this process or in several, and yield when each is on disk."""
     if workers <= 1 or len(missing) <= 1:
-        cloud = job.cloud()
-        for i in missing:
-            yield _make(job, parts, i, cloud)
+        yield from map(partial(_make, job, job.cloud()), missing, names)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker) as pool:
-        waiting = iter(missing)
-        running = {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 2 * workers)}
-        while running:
-            finished = next(as_completed(running))
-            running.remove(finished)
-            running |= {pool.submit(_make, job, parts, i, None) for i in islice(waiting, 1)}
-            yield finished.result()
+        yield from pool.map(partial(_make, job, None), missing, names)
 
 
 def _start_worker() -> None:
@@ -158,33 +151,23 @@ def _start_worker() -> None:
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
-    Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
     parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def _make(job: Job, parts: Path, index: int, cloud: np.ndarray | None) -> int:
+def _make(job: Job, cloud: np.ndarray | None, index: int, path: Path) -> None:
     """Make one sample and put it on disk; the file appears only when it is complete."""
     made = job.sample(index, job.cloud() if cloud is None else cloud)
-    arrays = {"u": made.values, "x": made.points}
-    arrays |= {k: v for k, v in (("c", made.conditions), ("areas", made.areas)) if v is not None}
+    fields = {"u": made.values, "x": made.points, "c": made.conditions, "areas": made.areas}
+    arrays = {name: array.astype(np.float32) for name, array in fields.items() if array is not None}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise UserError(f"{job.name}: sample {index} has NaN or infinite {name}; the solver failed with this seed")
-    arrays = {k: v.astype(np.float32) for k, v in arrays.items()}
     if made.draws is not None:
         arrays["draws"] = np.array(made.draws)
-    _replace(_part(parts, index), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
-    return index
-
-
-def _part(parts: Path, index: int) -> Path:
-    return parts / f"{index:06d}.npz"
+    with whole_file(path, mark=f".{os.getpid()}") as place:
+        Npz().write(place, arrays)
 
 
 def _draws(names: list[Path]) -> dict[str, str]:
@@ -203,7 +186,42 @@ def _read(path: Path, cloud: Points | None) -> Trajectory:
         return Trajectory(arrays["x"] if cloud is None else cloud, arrays["u"], arrays.get("c"), arrays.get("areas"))
 
 
-def _replace(path: Path, write: Callable) -> None:
-    """Write a file so that it is either complete or not there."""
-    with whole_file(path, mark=f".{os.getpid()}") as partial, partial.open("wb") as file:
-        write(file)
+def _files(card: Card, out: Path, samples: int) -> dict[Path, slice]:
+    """Return which samples go to which file: all to ``out``, or the last ones to the card's ``test_file`` beside it.
+
+    The second file has the share of the test samples in the published split.
+    """
+    if card.test_file is None or samples == 1:
+        return {out: slice(0, samples)}
+    training, _, test = card.split or (1, 0, 1)
+    first = min(max(round(samples * training / (training + test)), 1), samples - 1)
+    return {out: slice(0, first), out.with_name(f"{card.test_file}{out.suffix}"): slice(first, samples)}
+
+
+def _group(card: Card, made: Trajectory) -> Group:
+    """Return a sample as the aircraft's file has it; conditions that are the same at all points are numbers."""
+    assert made.conditions is not None
+    columns = dict(zip(AXES, made.points.T, strict=True))
+    columns |= zip(card.variables, made.values[0].T, strict=True)
+    known = dict(zip(card.conditions, made.conditions[0].T, strict=True))
+    numbers = {name: float(values[0]) for name, values in known.items() if not np.ptp(values)}
+    columns |= {name: values for name, values in known.items() if name not in numbers}
+    return columns if made.areas is None else {**columns, "Surface": made.areas}, numbers
+
+
+def _write_arrays(path: Path, names: list[Path], cloud: Points | None, attributes: dict[str, str]) -> None:
+    """Write samples in the released layout (NetCDF4), one at a time; ``cloud`` is what all share."""
+    first, own = _read(names[0], cloud), cloud is None
+    axes = {"u": ("sample", "time", "node", "variable")}
+    axes["x"] = ("sample" if own else "shared", "constant", "node", "axis")
+    shapes = {"u": (len(names), *first.values.shape), "x": (len(names) if own else 1, 1, *first.points.shape)}
+    if first.conditions is not None:
+        axes["c"] = ("sample", "constant" if len(first.conditions) == 1 else "time", "node", "condition")
+        shapes["c"] = (len(names), *first.conditions.shape)
+    with NetCDF().create(path, shapes, {}, attributes, axes) as arrays:
+        for i, made in enumerate(_read(name, cloud) for name in names):
+            arrays["u"][i] = made.values
+            if own or i == 0:
+                arrays["x"][i, 0] = made.points
+            if made.conditions is not None:
+                arrays["c"][i] = made.conditions

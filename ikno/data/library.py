@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import CATALOG, Card, find_card, plain
-from ikno.data.files import Dataset, benchmark_of, find_file, open_data
-from ikno.data.formats import FORMATS
+from ikno.data.files import Dataset, find_named, open_data
+from ikno.data.formats import FORMATS, open_arrays
 from ikno.data.pairs import Accumulator
 from ikno.errors import UserError
 
@@ -27,64 +28,83 @@ def data_folder() -> Path:
 
 def file_name(card: Card) -> str:
     """Return the name of the (first) file of a benchmark: as released where there are two."""
-    return f"{card.name if card.second is None else card.aliases[0]}{FORMATS[card.format].suffixes[0]}"
+    return f"{card.name if card.test_file is None else card.aliases[0]}{FORMATS[card.format].suffixes[0]}"
+
+
+def find_file(card: Card, folder: str | Path) -> Path:
+    """Return the file of a benchmark in a folder, whatever the case and separators of its name.
+
+    Raises:
+        UserError: There is none; the message says where to get it.
+    """
+    if card.file is not None:
+        return Path(card.file)
+    path = find_named(Path(folder), card, card.name, *card.aliases)
+    if path is None:
+        hint = f"make one with: ikno data generate {card.name}" if card.generated else f"it comes from {card.source}"
+        raise UserError(f"{card.name}: no file {card.name}{FORMATS[card.format].suffixes[0]} in {folder}; {hint}")
+    return path
 
 
 def find_data(name: str, folder: Path | None = None) -> tuple[Card, Path]:
-    """Return card and file for the name of a benchmark, a card (.toml), or a data file that has its name or says it."""
+    """Return card and file for the name of a benchmark, a card (.toml), or a data file that has its name or says it.
+
+    Args:
+        name: Any of these.
+        folder: Where the files of benchmarks are; None: ``data_folder()``.
+    """
     path = Path(name)
-    if path.suffix != ".toml" and (path.is_file() or len(path.parts) > 1 or path.suffix):
-        if not path.exists():
-            raise UserError(f"{path}: no such file")
-        words = re.split(r"[\W_]+", path.name.partition(".")[0])  # whole words: ce-rpui.nc is not CE-RP
-        starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
-        CATALOG.look_outside()
-        for card in CATALOG.values():
-            if starts & {plain(n) for n in (card.name, *card.aliases, card.second or card.name)}:
-                return card, path
-        if (card := CATALOG.get(benchmark_of(path) or "")) is not None:
+    if path.suffix == ".toml" or not (path.is_file() or len(path.parts) > 1 or path.suffix):
+        card = find_card(name)
+        return card, find_file(card, folder or data_folder())
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    words = re.split(r"[\W_]+", path.name.partition(".")[0])  # whole words: ce-rpui.nc is not CE-RP
+    starts = {plain("".join(words[:k])) for k in range(1, len(words) + 1)}
+    CATALOG.look_outside()
+    for card in CATALOG.values():
+        if starts & {plain(n) for n in (card.name, *card.aliases, card.test_file or card.name)}:
             return card, path
-        raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
-    card = find_card(name)
-    return card, find_file(card, folder or data_folder())
+    if path.suffix in FORMATS["netcdf"].suffixes:  # generated files name their benchmark
+        with closing(open_arrays(path, FORMATS["netcdf"])) as file:
+            card = CATALOG.get(str(file.attributes.get("benchmark")))
+        if card is not None:
+            return card, path
+    raise UserError(f"{path}: its name is that of no benchmark; write a card (.toml) that says what is in the file")
 
 
 def load_data(name: str, folder: Path | None = None) -> Dataset:
-    """Return the open data set of a benchmark, a card or a file."""
+    """Return the open data set of a benchmark, a card or a file, found as ``find_data`` does."""
     card, path = find_data(name, folder)
     return open_data(path, card)
 
 
 def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
-    """Return sizes, statistics of the first samples and remarks on what is odd or missing."""
-    card, count = dataset.card, min(samples, len(dataset))
-    names = [*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables]
-    found = [Accumulator() for _ in names]
-    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
-    outside = 0.0
+    """Return the sizes of a data set, statistics of its first samples, and remarks on what is odd or missing."""
+    card, count, made = dataset.card, min(samples, len(dataset)), dataset.attributes
     domain = np.array(card.domain or [(-np.inf, np.inf)] * card.dim)
     slack = 1e-5 * (domain[:, 1] - domain[:, 0])
+    kinds, outside = {kind: Accumulator() for kind in ("points", "conditions", "values")}, 0.0
     for i in range(count):
-        made = dataset[i]
-        columns = [*made.points.T]
-        if made.conditions is not None:
-            columns += [made.conditions[..., k] for k in range(made.conditions.shape[2])]
-        columns += [made.values[..., k] for k in range(made.values.shape[2])]
-        for k, column in enumerate(columns):
-            found[k].add(column.reshape(-1, 1))
-            low[k], high[k] = min(low[k], column.min()), max(high[k], column.max())
-        outside += float(((made.points < domain[:, 0] - slack) | (made.points > domain[:, 1] + slack)).any(1).mean())
-    rows = []
-    for k, name in enumerate(names):
-        moments = found[k].moments()
-        row = {"name": name, "mean": float(moments.mean[0]), "std": float(moments.std[0])}
-        row |= {"min": float(low[k]), "max": float(high[k])}
-        if name in card.active and card.metric_std:
-            place = card.active.index(name)
+        sample = dataset[i]
+        for kind, accumulator in kinds.items():
+            if (array := getattr(sample, kind)) is not None:
+                accumulator.add(array)
+        beyond = (sample.points < domain[:, 0] - slack) | (sample.points > domain[:, 1] + slack)
+        outside += float(beyond.any(1).mean())
+    names = iter([*(f"{axis} (coordinate)" for axis in "xyz"[: card.dim]), *card.conditions, *card.variables])
+    rows: list[dict[str, Any]] = []
+    for accumulator in kinds.values():
+        moments = accumulator.moments()
+        for numbers in np.stack([moments.mean, moments.std, accumulator.low, accumulator.high], 1).tolist():
+            rows.append(dict(zip(("name", "mean", "std", "min", "max"), (next(names), *numbers), strict=True)))
+    for row in rows if card.metric_std else ():
+        if row["name"] in card.targets:
+            place = card.targets.index(row["name"])
             row |= {"published mean": card.metric_mean[place], "published std": card.metric_std[place]}
-        rows.append(row)
     remarks = [card.notes] if card.notes else []
-    remarks += [f"statistics of {count} of {len(dataset)} samples"] if count < len(dataset) else []
+    if count < len(dataset):
+        remarks.append(f"statistics of {count} of {len(dataset)} samples")
     if outside > 0:
         remarks.append(f"{100 * outside / count:.3g} % of the points lie outside the domain {card.domain} of the card")
     if card.split is not None and sum(card.split) > len(dataset):
@@ -93,7 +113,6 @@ def describe(dataset: Dataset, samples: int = 64) -> dict[str, Any]:
         published = row.get("published std")
         if published and abs(row["std"] / published - 1) > 0.2:
             remarks.append(f"the std of {row['name']} is {row['std'] / published:.2f} times the published constant")
-    made = dataset.attributes
     if "draws" in made:
         remarks.append(failures(int(made["draws"]), len(dataset)))
     return {
@@ -122,7 +141,18 @@ def download(
     sha256: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Fetch the (first) file of a benchmark and check its digest if one is known; nothing partial is left behind."""
+    """Fetch the (first) file of a benchmark, check its digest if one is known, and return its path.
+
+    Args:
+        card: That of the benchmark.
+        folder: Where the file goes.
+        url: Its address, by default the card's.
+        sha256: Its digest, by default the card's.
+        progress: Called with the bytes that have arrived and their total (0 if unknown).
+
+    Raises:
+        UserError: There is no address, or the file is incomplete or wrong; nothing partial is left behind.
+    """
     path = folder / file_name(card)
     url, sha256 = url or card.url, sha256 or card.sha256
     by_hand = f"fetch it by hand from {card.source} and put it at {path}"
@@ -136,27 +166,23 @@ def download(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be used as a folder ({error.strerror})") from None
-    digest = hashlib.sha256()
-    try:
-        with whole_file(path) as partial:
+    digest, done = hashlib.sha256(), 0
+    with whole_file(path) as partial:
+        try:
             with urllib.request.urlopen(url, timeout=60) as answer, partial.open("wb") as file:
-                total, done = int(answer.headers.get("Content-Length") or 0), 0
+                total = int(answer.headers.get("Content-Length") or 0)
                 while block := answer.read(1 << 20):
                     file.write(block)
                     digest.update(block)
                     done += len(block)
                     progress(done, total)
-            if total and done != total:
-                raise UserError(
-                    f"{url}: the connection ended after {done:,} of {total:,} bytes; try again, or {by_hand}"
-                )
-            if sha256 is not None and digest.hexdigest() != sha256.lower():
-                raise UserError(f"{url}: the checksum is {digest.hexdigest()}, expected {sha256}; {by_hand}")
-    except UserError:
-        raise
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address or answer out of shape
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
-        reason = " ".join(str(getattr(error, "reason", error)).split())  # some quote lines of the answer
-        raise UserError(f"{url}: cannot be fetched ({reason}); {by_hand}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an odd address or answer
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # it holds the connection
+            reason = " ".join(str(getattr(error, "reason", error)).split())  # some quote lines of the answer
+            raise UserError(f"{url}: cannot be fetched ({reason}); {by_hand}") from None
+        if total and done != total:
+            raise UserError(f"{url}: the connection ended after {done:,} of {total:,} bytes; try again, or {by_hand}")
+        if sha256 is not None and digest.hexdigest() != sha256.lower():
+            raise UserError(f"{url}: the checksum is {digest.hexdigest()}, expected {sha256}; {by_hand}")
     return path

@@ -22,9 +22,10 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-# The faces of cells by their corners, which are the first points of a cell.
-FLAT = {"triangle": ((0, 1, 2),), "quad": ((0, 1, 2, 3),)}
-SOLID: dict[str, tuple[tuple[int, ...], ...]] = {
+# The faces of cells by their corners, which are the first points of a cell. Cells with one face are flat.
+FACES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "triangle": ((0, 1, 2),),
+    "quad": ((0, 1, 2, 3),),
     "tetra": ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)),
     "hexahedron": ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7)),
     "wedge": ((0, 1, 2), (3, 4, 5), (0, 1, 4, 3), (1, 2, 5, 4), (2, 0, 3, 5)),
@@ -34,12 +35,10 @@ SOLID: dict[str, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Parts:
-    """What a mesh holds: points, numeric arrays at points and in cells, other ones, and the cells with their types."""
+    """What a mesh holds: points, numeric arrays by their place and name, and the cells with their types."""
 
     points: np.ndarray
-    at_points: dict[str, np.ndarray]
-    in_cells: dict[str, np.ndarray]
-    others: dict[str, np.ndarray]
+    arrays: dict[tuple[str, str], np.ndarray]
     types: Sequence[Any]
     connectivity: np.ndarray
 
@@ -68,26 +67,25 @@ class Meshio:
         in_cells = {k: np.concatenate(a) for k, a in mesh.cell_data.items() if a}
         return Parts(
             np.asarray(mesh.points),
-            _numeric(mesh.point_data),
-            _numeric(in_cells),
-            _numeric(mesh.field_data),
+            _numeric(points=mesh.point_data, cells=in_cells, whole=mesh.field_data),
             types,
             np.concatenate([b.ravel() for b in blocks]) if blocks else np.zeros(0, int),
         )
 
     def surface(self, mesh: Any) -> np.ndarray:
-        found: dict[int, list[np.ndarray]] = {3: [np.zeros((0, 3), int)], 4: [np.zeros((0, 4), int)]}
-        inside: dict[int, list[np.ndarray]] = {3: [], 4: []}
-        for block in mesh.cells:
-            kind, cells = block.type.rstrip("0123456789"), np.asarray(block.data)
-            for face in FLAT.get(kind, ()):
-                found[len(face)].append(cells[:, face])
-            for face in SOLID.get(kind, ()):
-                inside[len(face)].append(cells[:, face])
-        for count, faces in inside.items():
-            found[count] += [_once(np.concatenate(faces))] if faces else []
-        triangles, quads = (np.concatenate(faces) for faces in found.values())
+        triangles, quads = (self._bounding(mesh, corners) for corners in (3, 4))
         return np.concatenate([triangles, quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
+
+    def _bounding(self, mesh: Any, corners: int) -> np.ndarray:
+        """Return the faces with so many corners that bound the mesh: two cells with volume share those inside."""
+        flat, solid = ([np.zeros((0, corners), int)] for _ in range(2))
+        for block in mesh.cells:
+            faces = FACES.get(block.type.rstrip("0123456789"), ())
+            bounding = flat if len(faces) == 1 else solid
+            bounding += [np.asarray(block.data)[:, face] for face in faces if len(face) == corners]
+        every = np.concatenate(solid)
+        _, first, counts = np.unique(np.sort(every, 1), axis=0, return_index=True, return_counts=True)
+        return np.concatenate([*flat, every[np.sort(first[counts == 1])]])
 
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import meshio
@@ -121,19 +119,17 @@ class PyVista:
         grid = mesh.cast_to_unstructured_grid()
         return Parts(
             np.asarray(mesh.points),
-            _numeric(mesh.point_data),
-            _numeric(mesh.cell_data),
-            _numeric(mesh.field_data),
+            _numeric(points=mesh.point_data, cells=mesh.cell_data, whole=mesh.field_data),
             [*np.asarray(grid.celltypes).tolist(), *np.asarray(grid.cells).tolist()],
             np.asarray(grid.cell_connectivity),
         )
 
     def surface(self, mesh: Any) -> np.ndarray:
         with warnings.catch_warnings(action="ignore"):  # its default algorithm will change: either serves
-            found = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
-        if not len(found.faces):
+            surface = mesh.cast_to_unstructured_grid().extract_surface(pass_pointid=True).triangulate()
+        if not len(surface.faces):
             return np.zeros((0, 3), int)
-        return np.asarray(found.point_data["vtkOriginalPointIds"])[found.regular_faces]
+        return np.asarray(surface.point_data["vtkOriginalPointIds"])[surface.regular_faces]
 
     def write(self, path: Path, mesh: Any, arrays: Mapping[str, np.ndarray]) -> None:
         import pyvista
@@ -163,9 +159,14 @@ def read(library: str, path: Path, folder: Path) -> tuple[Any, Any, Parts]:
         _whole_stl(path)
     mesh = tool.read(_points_and_faces(path, folder / "read.obj") if kind == ".obj" else path)
     parts = tool.parts(mesh)
-    _sound(parts)
-    arrays = {str(k): array for k, array in enumerate(parts.at_points.values())}
-    arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(parts.at_points), dtype="U")}
+    if len(parts.points) == 0:
+        sys.exit("the mesh has no points")
+    ids = parts.connectivity
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
+        sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
+    named = {name: array for (place, name), array in parts.arrays.items() if place == "points"}
+    arrays = {str(k): array for k, array in enumerate(named.values())}
+    arrays |= {"points": parts.points.astype(np.float64), "names": np.array(list(named), dtype="U")}
     arrays["triangles"] = np.asarray(tool.surface(mesh), dtype=np.int32).reshape(-1, 3)
     np.savez(folder / "read.npz", **arrays)  # type: ignore[arg-type]
     return tool, mesh, parts
@@ -175,31 +176,15 @@ def add(tool: Any, mesh: Any, before: Parts, result: Path) -> None:
     """Write the mesh with the arrays of given.npz beside it, and make sure that everything else is as it was."""
     with np.load(result.with_name("given.npz"), allow_pickle=False) as arrays:
         new = {name: arrays[str(k)] for k, name in enumerate(arrays["names"].tolist())}
-    expected = {**before.at_points, **new}
     tool.write(result, mesh, new)
     after = tool.parts(tool.read(result))
     if not _same(_in_space(before.points), _in_space(after.points)):
         sys.exit("the points or their order would be lost")
     if list(before.types) != list(after.types) or not _same(before.connectivity, after.connectivity):
         sys.exit("the cells would be lost")
-    for was, now in ((expected, after.at_points), (before.in_cells, after.in_cells), (before.others, after.others)):
-        for name, array in was.items():
-            if name not in now or not _same(np.squeeze(array), np.squeeze(now[name]).astype(array.dtype)):
-                sys.exit(f"the array {name!r} would be lost")
-
-
-def _sound(parts: Parts) -> None:
-    if len(parts.points) == 0:
-        sys.exit("the mesh has no points")
-    ids = parts.connectivity
-    if len(ids) and (ids.min() < 0 or ids.max() >= len(parts.points)):
-        sys.exit(f"its cells name points that do not exist ({ids.min()} to {ids.max()} of {len(parts.points)})")
-
-
-def _once(faces: np.ndarray) -> np.ndarray:
-    """Return the faces that no other has the corners of: two cells with volume share those inside."""
-    _, first, counts = np.unique(np.sort(faces, 1), axis=0, return_index=True, return_counts=True)
-    return faces[np.sort(first[counts == 1])]
+    for key, array in {**before.arrays, **{("points", name): array for name, array in new.items()}}.items():
+        if key not in after.arrays or not _same(np.squeeze(array), np.squeeze(after.arrays[key]).astype(array.dtype)):
+            sys.exit(f"the array {key[1]!r} would be lost")
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -210,9 +195,10 @@ def _in_space(points: np.ndarray) -> np.ndarray:
     return np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
 
 
-def _numeric(arrays: Any) -> dict[str, np.ndarray]:
-    found = {str(k): np.asarray(a) for k, a in arrays.items()}
-    return {k: a.astype(a.dtype.newbyteorder("=")) for k, a in found.items() if a.dtype.kind in "fiub"}
+def _numeric(**places: Any) -> dict[tuple[str, str], np.ndarray]:
+    """Return the numeric arrays of each place, by place and name, in the byte order of this machine."""
+    arrays = {(place, str(name)): np.asarray(a) for place, named in places.items() for name, a in named.items()}
+    return {k: a.astype(a.dtype.newbyteorder("=")) for k, a in arrays.items() if a.dtype.kind in "fiub"}
 
 
 def _legacy_name(name: str) -> str:

@@ -9,12 +9,10 @@ import numpy as np
 
 from ikno.atomic import whole_file
 from ikno.data.catalog import Card, read_card
-from ikno.data.formats import Mesh, open_mesh, suffixes
-from ikno.data.layouts import TRIANGLES
-from ikno.data.writers import Column, Group, write_groups
+from ikno.data.files import AXES, TRIANGLES
+from ikno.data.formats import open_mesh, suffixes
+from ikno.data.formats.hdf5 import Group, write_groups
 from ikno.errors import UserError
-
-AXES = ("CoordinateX", "CoordinateY", "CoordinateZ")
 
 
 def import_meshes(
@@ -56,33 +54,17 @@ def import_meshes(
     def samples() -> Iterator[Group]:
         for k, path in enumerate(files):
             with closing(open_mesh(path) if k else first) as mesh:
-                yield _sample(mesh, dim, names), {}
+                columns = dict(zip(AXES[:dim], mesh.plane(dim).T, strict=True))
+                columns |= {name: mesh.column(name) for name in names}
+                drawn = {TRIANGLES: mesh.triangles} if dim == 3 and len(mesh.triangles) else {}
+                yield {**{name: column.astype(np.float32) for name, column in columns.items()}, **drawn}, {}
             progress(k + 1, len(files))
 
     write_groups(out, samples(), {})
-    lines = [
-        f"# {len(files)} meshes, in the order of their names: {files[0].name} to {files[-1].name}",
-        f"name = {_text(out.stem)}",
-        f"file = {_text(out.name)}",
-        'format = "groups"',
-        f"dim = {dim}",
-        f"variables = [{', '.join(map(_text, targets))}]",
-        f"conditions = [{', '.join(map(_text, inputs))}]",
-    ]
+    entries = {"name": out.stem, "file": out.name, "format": "groups", "dim": dim}
+    entries |= {"variables": list(targets), "conditions": list(inputs)}
+    lines = [f"# {len(files)} meshes, in the order of their names: {files[0].name} to {files[-1].name}"]
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items()]
     with whole_file(card) as partial:
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return read_card(card)
-
-
-def _sample(mesh: Mesh, dim: int, names: Sequence[str]) -> dict[str, Column]:
-    points = mesh.plane(dim)
-    columns = {axis: points[:, k] for k, axis in enumerate(AXES[:dim])}
-    columns |= {name: mesh.column(name) for name in names}
-    found: dict[str, Column] = {name: values.astype(np.float32) for name, values in columns.items()}
-    if dim == 3 and len(mesh.triangles):
-        found[TRIANGLES] = mesh.triangles
-    return found
-
-
-def _text(words: str) -> str:
-    return json.dumps(words, ensure_ascii=False)

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ikno.config import Mode, Sampling
+from ikno.config import Mode
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Disjoint ranges of samples: the first for training, the next for validation, the last for testing."""
 
     train: range
@@ -43,19 +42,16 @@ def split(count: int, sizes: Sequence[int], exact: bool = True) -> Split:
     return Split(range(train), range(train, train + validation), range(count - test, count))
 
 
-def choose_points(
-    points: Float[np.ndarray, "points dim"], count: int | None, how: Sampling, rng: np.random.Generator | None = None
+def farthest_points(
+    points: Float[np.ndarray, "points dim"], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "chosen"]:
-    """Return the indices of ``count`` points: the first, random ones, or spread evenly by farthest-point sampling."""
+    """Return the indices of ``count`` points, each the farthest from those before it; all in order if there are fewer.
+
+    The first is random.
+    """
     n = len(points)
-    if count is None or count >= n:
+    if count >= n:
         return np.arange(n)
-    if how == "first":
-        return np.arange(count)
-    if rng is None:
-        raise ValueError(f"{how} points need a random generator")
-    if how == "random":
-        return rng.permutation(n)[:count]
     chosen = np.empty(count, dtype=int)
     chosen[0] = rng.integers(n)
     distance = np.full(n, np.inf)
@@ -70,8 +66,7 @@ def snapshots(final: int, stride: int) -> tuple[int, ...]:
     """Return the snapshots that are used: 0, stride, ..., and the final one."""
     if not 1 <= stride <= final:
         raise UserError(f"a stride of {stride} does not fit between snapshot 0 and {final}")
-    used = [*range(0, final, stride), final]
-    return tuple(used)
+    return (*range(0, final, stride), final)
 
 
 def time_pairs(final: int, stride: int) -> tuple[tuple[int, int], ...]:
@@ -118,10 +113,14 @@ class Moments:
 
 
 class Accumulator:
-    """Mean and standard deviation of a stream of arrays [..., channels], by the pairwise update of Chan et al."""
+    """Mean, standard deviation and bounds of a stream of arrays [..., channels].
+
+    Means and squares are combined by the pairwise update of Chan et al.
+    """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.square = 0, np.zeros(0), np.zeros(0)
+        self.count = 0
+        self.mean = self.square = self.low = self.high = np.zeros(0)
 
     def add(self, values: Float[np.ndarray, "*space channels"]) -> None:
         """Take more values into account."""
@@ -131,15 +130,16 @@ class Accumulator:
         mean = flat.mean(0)
         square = ((flat - mean) ** 2).sum(0)
         if self.count == 0:
-            self.count, self.mean, self.square = len(flat), mean, square
+            self.count, self.mean, self.square, self.low, self.high = len(flat), mean, square, flat.min(0), flat.max(0)
             return
+        self.low, self.high = np.minimum(self.low, flat.min(0)), np.maximum(self.high, flat.max(0))
         total, delta = self.count + len(flat), mean - self.mean
         self.mean = self.mean + delta * (len(flat) / total)
         self.square = self.square + square + delta**2 * (self.count * len(flat) / total)
         self.count = total
 
     def moments(self) -> Moments:
-        """Return what was found; no channels if nothing came."""
+        """Return mean and standard deviation so far; without values there are no channels."""
         return Moments(self.mean, np.sqrt(self.square / max(self.count, 1)))
 
 
@@ -172,11 +172,7 @@ def statistics(
             conditions.add(trajectory.conditions[used] if len(trajectory.conditions) > 1 else trajectory.conditions)
         for pair in pairs or [None]:
             targets.add(target(trajectory, pair, times, mode))
-    clock = np.asarray(times, dtype=np.float64)
-    start = np.array([[clock[i]] for i, _ in pairs]).reshape(-1, 1)
-    lead = np.array([[clock[j] - clock[i]] for i, j in pairs]).reshape(-1, 1)
-    of_time, of_lead = Accumulator(), Accumulator()
-    of_time.add(start)
-    of_lead.add(lead)
-    found = (values, conditions, of_time, of_lead, targets)
-    return Statistics(*(a.moments() for a in found))
+    time, lead = Accumulator(), Accumulator()
+    time.add(np.array([times[i] for i, _ in pairs], np.float64).reshape(-1, 1))
+    lead.add(np.array([times[j] - times[i] for i, j in pairs], np.float64).reshape(-1, 1))
+    return Statistics(*(accumulator.moments() for accumulator in (values, conditions, time, lead, targets)))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ikno.config import DataSettings
-from ikno.data.batches import Items, Samples
+from ikno.data.batches import Samples, TrainingPairs
 from ikno.data.catalog import Card
 from ikno.data.files import open_data
 from ikno.data.formats import FORMATS
@@ -51,8 +51,7 @@ class Problem:
 
     def inputs(self, made: Trajectory) -> Float[np.ndarray, "points channels"]:
         """Return u at the start (of problems in time) and the conditions there."""
-        start = made.values[0][:, :0] if self.steady else made.values[0]
-        return start if made.conditions is None else np.concatenate([start, made.conditions[0]], 1)
+        return made.inputs(None if self.steady else 0)
 
     def digest(self) -> str:
         """Return a digest of the first and the last training sample, which tells data sets apart."""
@@ -63,10 +62,10 @@ class Problem:
                 digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def items(self, samples: Samples, from_start: bool = False) -> Items:
+    def items(self, samples: Samples, from_start: bool = False) -> TrainingPairs:
         """Return what is learned from some samples; ``from_start``: only pairs that begin with the first snapshot."""
         pairs = [p for p in self.pairs if p[0] == 0 or not from_start]
-        return Items(samples, pairs, self.times)
+        return TrainingPairs(samples, pairs, self.times)
 
     def box(self) -> tuple[tuple[float, float], ...]:
         """Return the domain of the card, or the box of the training points."""
@@ -90,9 +89,7 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     count = len(file)
     if FORMATS[card.format].on_disk:
         file.close()
-    sizes = settings.split or card.split or DEFAULT_SPLIT
-    if settings.split is None and card.split is None:
-        sizes = (count * DEFAULT_SPLIT[0], count * DEFAULT_SPLIT[1], count * DEFAULT_SPLIT[2])
+    sizes = settings.split or card.split or [count * share for share in DEFAULT_SPLIT]
     parts = split(count, sizes, exact=settings.split is not None)
     points = settings.points or card.points
     sampling = settings.sampling or ("first" if card.points else "farthest")
@@ -102,9 +99,9 @@ def open_problem(settings: DataSettings, seed: int) -> Problem:
     if not card.steady and final >= card.snapshots:
         raise UserError(f"data.final_snapshot: {final} is not one of the snapshots 0 to {card.snapshots - 1} of {path}")
     times = (0.0,) if card.times is None else tuple(float(t) for t in np.linspace(*card.times, card.snapshots))
-    numbers = {"train": points, "validation": measured, "test": measured}
     train, validation, test = (
-        Samples(path, card, getattr(parts, name), most, sampling, seed, file=file) for name, most in numbers.items()
+        Samples(path, card, indices, most, sampling, seed, file=file)
+        for indices, most in zip(parts, (points, measured, measured), strict=True)
     )
     problem = Problem(card, path, train, validation, test, times, final, stride, file.attributes)
     _ = problem.pairs  # stride and final snapshot are checked before anything is read

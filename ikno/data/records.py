@@ -1,26 +1,9 @@
-"""One simulation in physical units, and what makes one."""
+"""One simulation in physical units."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float, Int
-from pydantic import AfterValidator, PositiveFloat, PositiveInt
-
-from ikno.config import Settings
-
-
-def _ordered(limits: tuple) -> tuple:
-    if limits[0] > limits[1]:
-        raise ValueError(f"a range is [lower, upper], found {list(limits)}")
-    return limits
-
-
-# What a random number is drawn from.
-Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
-PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], AfterValidator(_ordered)]
-CountRange = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_ordered)]
 
 
 @dataclass(frozen=True)
@@ -39,47 +22,9 @@ class Trajectory:
     triangles: Int[np.ndarray, "triangles 3"] | None = None
     draws: int | None = None
 
-
-class Generator(Settings, ABC):
-    """A problem to be solved for random data: its settings are its parameters, and are stored with what it makes.
-
-    ``resolution`` is that of the solver (grid points along an axis, or what the docstring of the problem says) and
-    ``points`` how many points are kept at most, None for all.
-    """
-
-    resolution: PositiveInt
-    points: PositiveInt | None = None
-
-    @property
-    def times(self) -> tuple[float, ...]:
-        """The times of the snapshots; a single 0 for steady problems."""
-        return (0.0,)
-
-    def cloud(self, rng: np.random.Generator) -> Float[np.ndarray, "points dim"] | None:
-        """Return the points that all samples share, None if each has its own."""
-        return None
-
-    @abstractmethod
-    def sample(self, rng: np.random.Generator, cloud: Float[np.ndarray, "points dim"] | None) -> Trajectory:
-        """Return one simulation; all its randomness comes from ``rng``."""
-
-
-def grid_cloud(
-    resolution: int, points: int | None, rng: np.random.Generator, periodic: bool
-) -> Float[np.ndarray, "points 2"]:
-    """Return points of the regular grid on the unit square in random order, the first ``points`` of them.
-
-    Periodic grids have their points at i / resolution, others at i / (resolution - 1).
-    """
-    steps = np.arange(resolution) / (resolution if periodic else resolution - 1)
-    grid = np.stack(np.meshgrid(steps, steps, indexing="ij"), -1).reshape(-1, 2)
-    return grid[rng.permutation(len(grid))[:points]]
-
-
-def at_cloud(
-    field: Float[np.ndarray, "*lead n n"], cloud: Float[np.ndarray, "points 2"], periodic: bool
-) -> Float[np.ndarray, "*lead points"]:
-    """Return the values of a field on that grid (first axis x, second y) at points that belong to it."""
-    n = field.shape[-1]
-    index = np.rint(cloud * (n if periodic else n - 1)).astype(int)
-    return field[..., index[:, 0], index[:, 1]]
+    def inputs(self, start: int | None) -> Float[np.ndarray, "points channels"]:
+        """Return the inputs of a model: u at the snapshot ``start`` (None if steady), then the conditions there."""
+        channels = [self.values[0, :, :0] if start is None else self.values[start]]
+        if self.conditions is not None:
+            channels.append(self.conditions[start or 0 if len(self.conditions) > 1 else 0])
+        return np.concatenate(channels, 1)

@@ -114,4 +114,4 @@ def _training_mean(problem: Problem) -> Float[np.ndarray, "#points variables"]:
     for made in problem.train:
         last = made.values[problem.last]
         values.add(last.reshape(1, -1) if problem.train.shared else last)
-    return values.moments().mean.reshape(-1, len(problem.card.active))
+    return values.moments().mean.reshape(-1, len(problem.card.targets))

@@ -71,7 +71,7 @@ def calibrate(
         coverage=coverage,
         samples=len(samples),
         source="validation samples" if data is None else problem.path.name,
-        variables=problem.card.active,
+        variables=problem.card.targets,
         floor=floor,
         start=None if problem.steady else problem.times[0],
         quantiles=tuple(_quantiles(problem, s, j, each, coverage) for (s, j), each in scores.items()),

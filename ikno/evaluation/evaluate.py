@@ -200,7 +200,7 @@ def fields(
             truth=one.sample.values[list(one.values)],
             prediction=np.stack([values[0] for values in one.values.values()]),
             times=tuple(problem.times[j] for j in one.values),
-            variables=problem.card.active,
+            variables=problem.card.targets,
             input_names=surrogate.signature.inputs,
             triangles=one.sample.triangles,
         )

@@ -69,7 +69,7 @@ def measure_of(problem: Problem) -> Measure:
     A variable that is constant there has no scale of its own and is not normalized.
     """
     card = problem.card
-    chunks = {", ".join(chunk): [card.active.index(v) for v in chunk] for chunk in card.chunks}
+    chunks = {", ".join(chunk): [card.targets.index(v) for v in chunk] for chunk in card.metric_groups}
     if card.metric_std:
         return Measure(card.metric_mean, card.metric_std, "card", chunks, IN_CARDS[card.metric])
     values = Accumulator()
@@ -194,7 +194,7 @@ def _check_kind(surrogate: Surrogate, problem: Problem) -> None:
     """Raise a UserError if the data has other variables, conditions or axes than the surrogate."""
     signature, card = surrogate.signature, problem.card
     expected = (signature.variables, signature.conditions, signature.dim, signature.steady)
-    given = (card.active, card.conditions, card.dim, card.steady)
+    given = (card.targets, card.conditions, card.dim, card.steady)
     for name, one, other in zip(("variables", "conditions", "dim", "steady"), expected, given, strict=True):
         if one != other:
             raise UserError(f"{problem.path}: {name} = {other}, but the surrogate has {one}; use data of its kind")

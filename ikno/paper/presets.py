@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from ikno.comparison import digest_of, with_train
 from ikno.config import PRESETS, Config, Settings, make_config, parse, read_toml, suggest
 from ikno.data.catalog import Card, find_card
-from ikno.data.files import find_file
+from ikno.data.library import find_file
 from ikno.errors import UserError
 from ikno.models import complete_model
 
@@ -139,7 +139,7 @@ class Wanted:
         if self.file is None:
             options = self.preset.for_set(self.card).options
             return {"generated": self.card.name, "options": options, "samples": self.samples, "seed": 0}
-        card = self.card.model_dump(mode="json", exclude={"file"})
+        card = self.card.model_dump(mode="json", exclude={"file"}, by_alias=True)  # names of kept results
         return {"file": self.file.name, "card": fingerprint(card)[:12]}
 
     @property

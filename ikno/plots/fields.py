@@ -97,7 +97,7 @@ def _steady(dataset: Dataset, out: Path, samples: int) -> list[Path]:
         inputs = list(zip(card.conditions, columns, constant, strict=False))
         label = f"sample {i}" + "".join(f"\n{name} {column[0]:.3g}" for name, column, same in inputs if same)
         fields = [(name, column) for name, column, same in inputs if not same][:6]
-        fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.active]
+        fields += [(v, made.values[0, :, card.variables.index(v)]) for v in card.targets]
         panels = [Panel(column, (0.0, 1.0, ""), name if i == 0 else "", name) for name, column in fields]
         strips.append(Strip(canvas_of(made.points, made.triangles), label, panels))
     for column in zip(*(strip.panels for strip in strips), strict=True):
@@ -111,7 +111,7 @@ def _in_time(dataset: Dataset, out: Path, columns: int) -> list[Path]:
     card, made = dataset.card, dataset[0]
     assert card.times is not None
     canvas, strips = canvas_of(made.points, made.triangles), []
-    fields = {v: made.values[..., card.variables.index(v)] for v in card.active}
+    fields = {v: made.values[..., card.variables.index(v)] for v in card.targets}
     colors = {v: colors_of(field) for v, field in fields.items()}
     if made.conditions is not None:
         condition = made.conditions[0, :, 0]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ikno.config import CompleteConfig, Config
 from ikno.cost import Step
-from ikno.data.batches import Batch, Items, in_order, shuffled
+from ikno.data.batches import Batch, TrainingPairs, in_order, shuffled
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError, require
 from ikno.memory import reused_memory
@@ -285,7 +285,7 @@ class Training:
         return score, validation
 
     @torch.no_grad()
-    def validate(self, items: Items) -> float:
+    def validate(self, items: TrainingPairs) -> float:
         """Return the mean over samples and leads of the relative L1 error, all variables normalized and pooled."""
         self.surrogate.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.processes.device)

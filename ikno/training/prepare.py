@@ -134,7 +134,7 @@ def new_surrogate(config: CompleteConfig, problem: Problem) -> Surrogate:
     card, mode = problem.card, config.surrogate.mode
     described = {
         "dim": card.dim,
-        "variables": card.active,
+        "variables": card.targets,
         "conditions": card.conditions,
         "box": problem.box(),
         "coordinates": config.surrogate.coordinates,

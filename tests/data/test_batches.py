@@ -16,9 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ikno.data.batches import Batch, Items, Samples, in_order, shuffled
+from ikno.config import Sampling
+from ikno.data.batches import Batch, Samples, TrainingPairs, in_order, shuffled
 from ikno.data.catalog import Card
-from ikno.data.pairs import Sampling, time_pairs
+from ikno.data.pairs import time_pairs
 from ikno.errors import UserError
 
 S, T, N = 6, 4, 30
@@ -29,7 +30,7 @@ FEW_CORES = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserW
 
 
 def card(**more: Any) -> Card:
-    moving = {"times": [0.5, 1.5], "snapshots": T, "variables": ["a", "b", "c"], "active": ["c", "a"]}
+    moving = {"times": [0.5, 1.5], "snapshots": T, "variables": ["a", "b", "c"], "targets": ["c", "a"]}
     return Card.model_validate({"name": "mine", **moving, **more})
 
 
@@ -79,12 +80,12 @@ def same(one: Batch, two: Batch) -> bool:
     return True
 
 
-def test_active_variables_in_their_order(tmp_path: Path) -> None:
+def test_targets_in_their_order(tmp_path: Path) -> None:
     made = arrays(shared=True)
     samples = opened(tmp_path / "a.nc", made)
     assert len(samples) == 4
     for k, found in enumerate(samples):
-        np.testing.assert_array_equal(found.values, made["u"][k + 1][..., [2, 0]])  # active are c, then a
+        np.testing.assert_array_equal(found.values, made["u"][k + 1][..., [2, 0]])  # targets are c, then a
         np.testing.assert_array_equal(found.points, made["x"][0, 0])
         assert found.values.dtype == np.float32
 
@@ -93,7 +94,7 @@ def test_active_variables_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_items_are_the_pairs_of_every_sample(tmp_path: Path, shared: bool, conditions: int | None) -> None:
     made = arrays(shared, conditions)
-    items = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES)
+    items = TrainingPairs(opened(tmp_path / "a.nc", made), PAIRS, TIMES)
     assert len(items) == 4 * 6
     seen = set()
     for i in range(len(items)):
@@ -117,7 +118,7 @@ def test_items_are_the_pairs_of_every_sample(tmp_path: Path, shared: bool, condi
 
 def test_steady_items(tmp_path: Path) -> None:
     samples, tables = ragged(tmp_path / "csv", [7, 7, 7])
-    items = Items(samples, (), (0.0,))
+    items = TrainingPairs(samples, (), (0.0,))
     assert len(items) == 3
     batch = items.batch([2, 0])
     assert batch.time is None
@@ -134,7 +135,7 @@ def test_steady_items_without_conditions(tmp_path: Path) -> None:
     x, u = np.random.default_rng(0).random((3, 1, N, 2)), np.random.default_rng(1).random((3, 1, N, 1))
     np.savez(tmp_path / "a.npz", x=x, u=u)
     mine = Card(name="mine", variables=("u",), format="npz")
-    batch = Items(Samples(tmp_path / "a.npz", mine, range(3), None, "first", 0), (), (0.0,)).batch([0, 2])
+    batch = TrainingPairs(Samples(tmp_path / "a.npz", mine, range(3), None, "first", 0), (), (0.0,)).batch([0, 2])
     assert batch.inputs.shape == (2, N, 0)
     assert batch.inputs.dtype == batch.values.dtype == torch.float32
 
@@ -142,7 +143,7 @@ def test_steady_items_without_conditions(tmp_path: Path) -> None:
 def test_padding_and_mask(tmp_path: Path) -> None:
     sizes = [5, 9, 1, 7]
     samples, tables = ragged(tmp_path / "csv", sizes)
-    batch = Items(samples, (), (0.0,)).batch([0, 1, 2, 3])
+    batch = TrainingPairs(samples, (), (0.0,)).batch([0, 1, 2, 3])
     assert batch.mask is not None
     assert batch.mask.tolist() == [[True] * n + [False] * (9 - n) for n in sizes]
     assert batch.cloud is None
@@ -160,7 +161,7 @@ def test_padding_and_mask(tmp_path: Path) -> None:
 
 def test_masked_sums_are_the_sums_of_each_sample(tmp_path: Path) -> None:
     samples, tables = ragged(tmp_path / "csv", [5, 90, 1, 33])
-    items = Items(samples, (), (0.0,))
+    items = TrainingPairs(samples, (), (0.0,))
     batch = items.batch([3, 0, 1, 2])
     assert batch.mask is not None
     found = (batch.values.double() ** 2 * batch.mask[..., None]).sum((1, 2))
@@ -180,7 +181,7 @@ def test_large_masks_are_made_quickly(tmp_path: Path) -> None:
     points = [np.zeros((400_000, 2), np.float32), np.zeros((399_999, 2), np.float32)]
     samples._kept = [kind(p, w, w) for p, w in zip(points, wide, strict=True)]
     begun = os.times().user
-    batch = Items(samples, (), (0.0,)).batch([0, 1] * 4)
+    batch = TrainingPairs(samples, (), (0.0,)).batch([0, 1] * 4)
     assert os.times().user - begun < 1
     assert batch.mask is not None
     assert batch.mask.sum(1).tolist() == [400_000, 399_999] * 4
@@ -188,17 +189,17 @@ def test_large_masks_are_made_quickly(tmp_path: Path) -> None:
 
 def test_a_shared_cloud_comes_once(tmp_path: Path) -> None:
     made = arrays(shared=True)
-    batch = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES).batch([0, 7, 20])
+    batch = TrainingPairs(opened(tmp_path / "a.nc", made), PAIRS, TIMES).batch([0, 7, 20])
     assert batch.points.shape == (1, N, 2)
     assert batch.inputs.shape == (3, N, 2)
     assert batch.cloud == 0
-    own = Items(opened(tmp_path / "b.nc", arrays(shared=False)), PAIRS, TIMES).batch([0, 7, 20])
+    own = TrainingPairs(opened(tmp_path / "b.nc", arrays(shared=False)), PAIRS, TIMES).batch([0, 7, 20])
     assert own.points.shape == (3, N, 2)
     assert own.cloud is None
 
 
 def test_batches_move_to_a_device(tmp_path: Path) -> None:
-    batch = Items(opened(tmp_path / "a.nc", arrays(True, 1)), PAIRS, TIMES).batch([3, 4])
+    batch = TrainingPairs(opened(tmp_path / "a.nc", arrays(True, 1)), PAIRS, TIMES).batch([3, 4])
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, n).device.type for n in ("points", "inputs", "values", "time", "lead")} == {"meta"}
     assert moved.mask is None
@@ -260,7 +261,7 @@ def test_random_points_of_a_shared_cloud(tmp_path: Path) -> None:
     assert tuple(indices(again, made, 2, (3, 1))) == by_step[10][0]
     assert tuple(indices(other, made, 2, (3, 1))) != by_step[10][0]
     assert indices(samples, made, 0, None) == indices(samples, made, 1, None) == indices(again, made, 0, None)
-    numbers = [Items(samples, PAIRS, TIMES).batch([0], step).cloud for step in (None, *steps)]
+    numbers = [TrainingPairs(samples, PAIRS, TIMES).batch([0], step).cloud for step in (None, *steps)]
     assert len(set(numbers)) == len(steps) + 1  # whoever keeps the sorted cloud sees that it is another one
     assert {i for number in range(30) for i in indices(samples, made, 0, (0, number))} == set(range(N))
 
@@ -278,7 +279,7 @@ def test_random_points_of_own_clouds(tmp_path: Path) -> None:
 
 def test_points_of_a_batch_belong_together(tmp_path: Path) -> None:
     """All pairs of a sample see the same points in a step."""
-    items = Items(opened(tmp_path / "a.nc", arrays(False), 10, "random"), PAIRS, TIMES)
+    items = TrainingPairs(opened(tmp_path / "a.nc", arrays(False), 10, "random"), PAIRS, TIMES)
     batch = items.batch([6, 7, 11], (5, 2))
     assert batch.samples == (2, 2, 2)
     assert torch.equal(batch.points[0], batch.points[1])
@@ -292,8 +293,8 @@ def test_points_of_a_batch_belong_together(tmp_path: Path) -> None:
 def test_workers_change_nothing(tmp_path: Path, shared: bool, sampling: Sampling, kept: bool) -> None:
     """F18: an item depends on its number and the step alone, bit for bit, whichever process makes it."""
     made = arrays(shared, T)
-    here = Items(opened(tmp_path / "a.nc", made, 12, sampling), PAIRS, TIMES)
-    there = Items(opened(tmp_path / "b.nc", made, 12, sampling), PAIRS, TIMES)
+    here = TrainingPairs(opened(tmp_path / "a.nc", made, 12, sampling), PAIRS, TIMES)
+    there = TrainingPairs(opened(tmp_path / "b.nc", made, 12, sampling), PAIRS, TIMES)
     if kept:
         assert here.samples.keep(1e9)
         assert there.samples.keep(1e9)
@@ -315,7 +316,7 @@ def test_workers_change_nothing(tmp_path: Path, shared: bool, sampling: Sampling
 def test_errors_of_workers_are_one_line(tmp_path: Path, workers: int) -> None:
     made = arrays(True)
     made["u"][3, 2] = np.nan
-    items = Items(opened(tmp_path / "a.nc", made), PAIRS, TIMES)
+    items = TrainingPairs(opened(tmp_path / "a.nc", made), PAIRS, TIMES)
     found = items.loader(in_order(len(items), 6), workers)
     assert next(found).samples == (1,) * 6
     assert next(found).samples == (2,) * 6
@@ -353,14 +354,14 @@ def test_keeping_samples_changes_nothing(tmp_path: Path, shared: bool, sampling:
     made = arrays(shared, 1)
     free, kept = (opened(tmp_path / f"{n}.nc", made, 12, sampling) for n in "ab")
     points = 12 if sampling != "random" else N
-    need = 4.0 * 4 * (points * 2 + T * points * 2 + points * 2)  # samples x bytes x (x, the active u, c)
+    need = 4.0 * 4 * (points * 2 + T * points * 2 + points * 2)  # samples x bytes x (x, the targets, c)
     assert not free.keep(need - 1)
     assert free._kept is None
     assert kept.keep(need)
     Path(tmp_path / "b.nc").unlink()  # nothing is read any more
     kept.file = None
     for epoch in (0, 4):
-        one, two = Items(free, PAIRS, TIMES), Items(kept, PAIRS, TIMES)
+        one, two = TrainingPairs(free, PAIRS, TIMES), TrainingPairs(kept, PAIRS, TIMES)
         assert all(same(one.batch([i], (epoch, i)), two.batch([i], (epoch, i))) for i in range(len(one)))
     if shared and sampling != "random":
         assert kept.get(0).points is kept.get(3).points
@@ -371,7 +372,7 @@ def test_an_empty_part_is_kept(tmp_path: Path) -> None:
     empty = Samples(samples.path, samples.card, range(2, 2), None, "first", 0)
     assert empty.keep(0.0)
     assert list(empty) == []
-    assert len(Items(empty, PAIRS, TIMES)) == 0
+    assert len(TrainingPairs(empty, PAIRS, TIMES)) == 0
 
 
 def test_memory_is_not_guessed_from_a_small_first_sample(tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ sys.stdout.buffer.write(pickle.dumps([t.numpy() for t in (batch.points, batch.in
 @pytest.mark.parametrize("sampling", ["first", "random", "farthest"])
 def test_pickled_samples_work_in_another_process(tmp_path: Path, sampling: Sampling) -> None:
     """As workers that are spawned get them, with the file open and closed."""
-    items = Items(opened(tmp_path / "a.nc", arrays(False, 1), 12, sampling), PAIRS, TIMES)
+    items = TrainingPairs(opened(tmp_path / "a.nc", arrays(False, 1), 12, sampling), PAIRS, TIMES)
     expected = items.batch([0, 9, 13], (3, 1))
     assert items.samples.file is not None
     copy = pickle.loads(pickle.dumps(items))  # noqa: S301
@@ -419,7 +420,7 @@ def test_parts_make_the_whole(tmp_path: Path, shared: bool, points: int | None, 
     assert parts[1].keep(1e9)
     assert whole.part(0, 1) is whole
     for epoch in (0, 4):
-        batches = [Items(s, PAIRS, TIMES).batch([3, 9], (epoch, 1)) for s in (whole, *parts)]
+        batches = [TrainingPairs(s, PAIRS, TIMES).batch([3, 9], (epoch, 1)) for s in (whole, *parts)]
         assert {b.cloud for b in batches} == {batches[0].cloud}
         for name in ("points", "inputs", "values"):
             expected, *found = (getattr(b, name) for b in batches)

@@ -1,12 +1,13 @@
 """The published facts in the cards, names in any spelling, and cards that users write."""
 
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ikno.data.catalog import CATALOG, find_card, plain, read_card
+from ikno.data.catalog import CATALOG, Card, find_card, plain, read_card
 from ikno.errors import UserError
 
 NS = ("vx", "vy"), (0, 0), (0.391, 0.356)
@@ -16,7 +17,7 @@ UNIT = ((0, 1), (0, 1))
 DISC = ((-0.5, 1.5), (-0.5, 1.5))
 WING = ((-1, 2.5), (-1.5, 2))
 
-# name: domain, times, active variables, metric mean, metric std, conditions
+# name: domain, times, targets, metric mean, metric std, conditions
 FACTS: dict[str, tuple[Any, ...]] = {
     "NS-Gauss": (UNIT, (0, 1), *NS, ()),
     "NS-PwC": (UNIT, (0, 1), *NS, ()),
@@ -65,8 +66,8 @@ def test_there_are_fifteen_benchmarks() -> None:
 @pytest.mark.parametrize("name", FACTS)
 def test_published_facts(name: str) -> None:
     card = find_card(name)
-    domain, times, active, mean, std, conditions = FACTS[name]
-    assert (card.domain, card.times, card.active) == (domain, times, active)
+    domain, times, targets, mean, std, conditions = FACTS[name]
+    assert (card.domain, card.times, card.targets) == (domain, times, targets)
     assert (card.metric_mean, card.metric_std, card.conditions) == (mean, std, conditions)
     assert card.dim == 2
     assert card.metric == "relative L1"
@@ -103,15 +104,15 @@ def test_the_final_time_is_that_of_the_protocol(name: str) -> None:
     assert final == pytest.approx({"Wave-Layer": 1.0, "Wave-C-Sines": 0.07}.get(name, 0.7))
 
 
-def test_chunks_pool_the_velocity() -> None:
-    assert find_card("ns-sl").chunks == (("vx", "vy"),)
+def test_metric_groups_pool_the_velocity() -> None:
+    assert find_card("ns-sl").metric_groups == (("vx", "vy"),)
     for name in ("ce-gauss", "ce-rp"):
         card = find_card(name)
-        assert card.chunks == (("rho",), ("vx", "vy"), ("p",))
+        assert card.metric_groups == (("rho",), ("vx", "vy"), ("p",))
         assert len(card.variables) == 5  # the energy, index 4, is stored but not learned
-        assert card.variables[4] not in card.active
-        assert card.variables[:4] == card.active
-    assert find_card("wave-layer").chunks == (("u",),)
+        assert card.variables[4] not in card.targets
+        assert card.variables[:4] == card.targets
+    assert find_card("wave-layer").metric_groups == (("u",),)
 
 
 def test_the_aircraft() -> None:
@@ -119,8 +120,8 @@ def test_the_aircraft() -> None:
     assert card.format == "groups"
     assert card.dim == 3
     assert card.metric == "normalized MSE and MAE"
-    assert card.active == ("PressureCoefficient", "cfx", "cfy", "cfz")
-    assert card.chunks == (("PressureCoefficient",), ("cfx", "cfy", "cfz"))
+    assert card.targets == ("PressureCoefficient", "cfx", "cfy", "cfz")
+    assert card.metric_groups == (("PressureCoefficient",), ("cfx", "cfy", "cfz"))
     assert card.metric_mean == (-0.033177, 1.471e-3, 6.426e-6, -2.257e-6)
     assert card.metric_std == (0.3108, 0.0010, 0.0005, 0.0007)
     flight = ("Mach", "AlphaMean", "aileronInboard", "aileronOutboard", "htp", "elevator")
@@ -181,7 +182,7 @@ def test_a_minimal_card_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyP
     card = find_card(str(path))
     assert card == read_card(path)
     assert Path(str(card.file)) == tmp_path / "deep" / "runs" / "all.npz"
-    assert (card.name, card.variables, card.active, card.chunks) == ("mine", ("u",), ("u",), (("u",),))
+    assert (card.name, card.variables, card.targets, card.metric_groups) == ("mine", ("u",), ("u",), (("u",),))
     assert card.steady
     assert card.split is None
     monkeypatch.chdir(tmp_path)  # relative to the card also where the card's own path is relative
@@ -203,8 +204,8 @@ def test_a_full_card(tmp_path: Path) -> None:
         times = [0, 3]
         snapshots = 7
         variables = ["p", "vx", "vy", "q"]
-        active = ["vx", "vy", "p"]
-        chunks = [["p"], ["vx", "vy"]]
+        targets = ["vx", "vy", "p"]
+        metric_groups = [["p"], ["vx", "vy"]]
         conditions = ["speed"]
         metric_mean = [0, 0, 1]
         metric_std = [1, 1, 2]
@@ -218,7 +219,18 @@ def test_a_full_card(tmp_path: Path) -> None:
     card = read_card(write(tmp_path, text))
     assert (card.dim, card.final_snapshot, card.split, card.grid) == (3, 6, (10, 0, 2), (8, 8, 4))
     assert (card.arrays.values, card.arrays.conditions, card.arrays.points) == ("fields", "inputs", "nodes")
-    assert card.chunks == (("p",), ("vx", "vy"))
+    assert card.metric_groups == (("p",), ("vx", "vy"))
+
+
+def test_old_names_of_entries_are_read(tmp_path: Path) -> None:
+    """As cards, runs and the names of kept results have them; results keep their names."""
+    new = "targets = ['u']\nmetric_groups = [['u']]\ntest_file = 'b'\n"
+    old = "active = ['u']\nchunks = [['u']]\nsecond = 'b'\n"
+    cards = [read_card(write(tmp_path, MINIMAL + text)) for text in (new, old)]
+    assert cards[0] == cards[1]
+    plain_values = cards[0].model_dump(mode="json", by_alias=True)
+    assert {k: plain_values[k] for k in ("active", "chunks", "second")} == tomllib.loads(old)
+    assert Card.model_validate(plain_values) == cards[0] == Card.model_validate(cards[0].model_dump())
 
 
 def test_defaults_fit_small_sets(tmp_path: Path) -> None:
@@ -230,6 +242,7 @@ def test_defaults_fit_small_sets(tmp_path: Path) -> None:
 
 TIMES = "times = [0, 1]\nsnapshots = 5\n"
 METRIC = "metric_mean = [0]\n"
+GROUPS = "metric_groups .* do not hold each target"
 BAD = {
     "unknown key": (MINIMAL + "varables = 3", r"varables: no such setting; did you mean 'variables'\?"),
     "unknown array": (MINIMAL + "[arrays]\nvalue = 'u'", r"arrays\.value: no such setting"),
@@ -244,11 +257,13 @@ BAD = {
     "variable twice": (MINIMAL.replace('["u"]', '["u", "u"]'), "variables .* twice"),
     "unknown format": (MINIMAL + "format = 'pickle'", r"format: .*netcdf.*'pickle'"),
     "unknown metric": (MINIMAL + "metric = 'mse'", r"metric: .*relative L1.*'mse'"),
-    "active": (MINIMAL + "active = ['v']", "active variable 'v'"),
-    "chunks too few": (MINIMAL.replace('["u"]', '["u", "v"]') + "chunks = [['u']]", "chunks .* each active"),
-    "chunks twice": (MINIMAL + "chunks = [['u'], ['u']]", "chunks .* each active"),
-    "chunks unknown": (MINIMAL + "chunks = [['w']]", "chunks .* each active"),
-    "std of wrong length": (MINIMAL + METRIC + "metric_std = [1, 2]", "metric_std needs one number per active"),
+    "target": (MINIMAL + "targets = ['v']", "target 'v' is none of the variables"),
+    "groups too few": (MINIMAL.replace('["u"]', '["u", "v"]') + "metric_groups = [['u']]", GROUPS),
+    "groups twice": (MINIMAL + "metric_groups = [['u'], ['u']]", GROUPS),
+    "groups unknown": (MINIMAL + "metric_groups = [['w']]", GROUPS),
+    "groups by two names": (MINIMAL + "metric_groups = [['u']]\nchunks = [['u']]", "chunks: no such setting"),
+    "groups of a wrong type": (MINIMAL + "metric_groups = 3", "metric_groups: "),
+    "std of wrong length": (MINIMAL + METRIC + "metric_std = [1, 2]", "metric_std needs one number per target"),
     "mean of wrong length": (MINIMAL + "metric_mean = [1, 2]\nmetric_std = [1]", "metric_mean needs one number"),
     "std without mean": (MINIMAL + "metric_std = [1]", "metric_mean and metric_std go together"),
     "std of zero": (MINIMAL + METRIC + "metric_std = [0]", "metric_std must be positive"),

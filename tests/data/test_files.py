@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from ikno.data.catalog import CATALOG, Arrays, Card
-from ikno.data.files import find_file, open_data
+from ikno.data.files import open_data
+from ikno.data.library import find_file
 from ikno.errors import UserError
 
 S, N = 3, 7

@@ -12,10 +12,10 @@ import pytest
 
 from ikno.data.catalog import CATALOG
 from ikno.data.files import open_data
+from ikno.data.formats.hdf5 import write_groups
 from ikno.data.generate import Job, generate
 from ikno.data.generators import GENERATORS
 from ikno.data.library import file_name
-from ikno.data.writers import write_groups
 from ikno.errors import UserError
 
 JOB = Job("poisson-gauss", (("points", 50), ("resolution", 17)), 7, 3)
@@ -235,7 +235,7 @@ def test_what_is_made_fits_its_card(tmp_path, name):
     assert out is not None
     assert again is not None
     files = sorted(p.name for p in tmp_path.iterdir() if p.is_file())
-    assert len(files) == (1 if card.second is None else 2)
+    assert len(files) == (1 if card.test_file is None else 2)
     assert all(digest(tmp_path / f) == digest(tmp_path / "again" / f) for f in files)
     with open_data(out, card) as found:
         assert found.shared == (card.cloud == "shared")

@@ -20,7 +20,7 @@ MOVING = Card(
     name="moving",
     arrays=Arrays(conditions="c"),
     variables=("rho", "v", "E"),
-    active=("v", "rho"),
+    targets=("v", "rho"),
     conditions=("k",),
     times=(0.0, 1.0),
     snapshots=T,
@@ -136,9 +136,7 @@ def test_a_single_condition_of_a_single_sample(path: Path) -> None:
 
 @pytest.mark.parametrize("values", [U3, U3[:, :1], U3[:, 0], U3[:, :2]], ids=["all", "S1N3", "SN3", "two snapshots"])
 @pytest.mark.parametrize("conditions", [C1, C1[:, None], C1[..., 0]], ids=["SN1", "S1N1", "SN"])
-def test_in_time_the_start_and_the_active_variables_count(
-    path: Path, values: np.ndarray, conditions: np.ndarray
-) -> None:
+def test_in_time_the_start_and_the_targets_count(path: Path, values: np.ndarray, conditions: np.ndarray) -> None:
     expected = [np.stack([u[0, :, 1], u[0, :, 0], c[:, 0]], 1) for u, c in zip(U3, C1, strict=True)]
     same(write(path, x=CLOUD, u=values, c=conditions), MOVING, [CLOUD] * S, expected)
 
@@ -240,5 +238,5 @@ def test_a_group_in_place_of_an_array(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.nc", "w") as file:
         file["x/inner"] = CLOUD
         file["c"] = C2
-    with pytest.raises(UserError, match=r"x has the type|damaged"):
+    with pytest.raises(UserError, match=r"x has the type|not a readable"):
         read_inputs(tmp_path / "a.nc", STEADY)

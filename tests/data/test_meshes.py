@@ -253,7 +253,7 @@ def test_tables(tmp_path: Path) -> None:
         ("x,y\n1,b\n", "could not convert string to float"),
         ("x,y\n", "the mesh has no points"),
         ("x,y,y\n1,2,3\n", "'y' is there twice"),
-        ("x,y\n1,nan\n", "1 points have NaN or infinite coordinates, the first is number 0"),
+        ("x,y\n1,nan\n", "coordinates are NaN or infinite at 1 points, the first is number 0"),
     ):
         (tmp_path / "bad.csv").write_text(text)
         with pytest.raises(UserError, match=message):
@@ -320,7 +320,11 @@ HOSTILE: dict[str, tuple[str, bytes, str]] = {
         "pyvista: Error parsing XML in stream at line 1.*is it complete",
     ),
     "noise npz": ("a.npz", rng.bytes(2000), "not a readable npz file"),
-    "nan": ("a.obj", b"v 0 0 0\nv 1 0 nan\nv 0 1 0\nf 1 2 3\n", "1 points have NaN or infinite coordinates.* number 1"),
+    "nan": (
+        "a.obj",
+        b"v 0 0 0\nv 1 0 nan\nv 0 1 0\nf 1 2 3\n",
+        "coordinates are NaN or infinite at 1 points.* number 1",
+    ),
     "other": ("a.ply", b"ply", "not a file that can be read; expected .*.vtu"),
 }
 

@@ -1,11 +1,9 @@
 """Splits, points, pairs of times and statistics, against brute force."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
-from ikno.data.pairs import Accumulator, Mode, Split, choose_points, snapshots, split, statistics, target, time_pairs
+from ikno.data.pairs import Accumulator, Mode, Split, farthest_points, snapshots, split, statistics, target, time_pairs
 from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
@@ -91,7 +89,7 @@ def slow_farthest(points: np.ndarray, count: int, start: int) -> list[int]:
 @pytest.mark.parametrize(("dim", "seed"), [(2, 0), (2, 1), (3, 2)])
 def test_farthest_points_are_those_of_the_obvious_algorithm(dim: int, seed: int) -> None:
     points = np.random.default_rng(seed).random((60, dim))
-    found = choose_points(points, 17, "farthest", np.random.default_rng(seed))
+    found = farthest_points(points, 17, np.random.default_rng(seed))
     assert found.tolist() == slow_farthest(points, 17, int(found[0]))
 
 
@@ -104,37 +102,29 @@ def cover(points: np.ndarray, chosen: np.ndarray) -> float:
 def test_farthest_points_spread_better_than_random_ones() -> None:
     points = np.random.default_rng(0).random((400, 2)) ** 2  # crowded in a corner
     for seed in range(5):
-        spread = cover(points, choose_points(points, 40, "farthest", np.random.default_rng(seed)))
-        chance = cover(points, choose_points(points, 40, "random", np.random.default_rng(seed)))
+        spread = cover(points, farthest_points(points, 40, np.random.default_rng(seed)))
+        chance = cover(points, np.random.default_rng(seed).permutation(400)[:40])
         assert spread < 0.7 * chance
 
 
 def test_points_in_one_place_are_still_taken_once() -> None:
     points = np.repeat(np.array([[0.0, 0.0], [1.0, 0.0]]), 5, axis=0)
-    found = choose_points(points, 7, "farthest", np.random.default_rng(0))
+    found = farthest_points(points, 7, np.random.default_rng(0))
     assert len(set(found.tolist())) == 7
 
 
-def test_first_and_random_points() -> None:
+def test_farthest_points_follow_the_generator() -> None:
     points = np.random.default_rng(0).random((50, 2)).astype(np.float32)
-    assert choose_points(points, 4, "first").tolist() == [0, 1, 2, 3]
-    for how in ("random", "farthest"):
-        one, two = (choose_points(points, 20, how, np.random.default_rng(3)) for _ in range(2))
-        other = choose_points(points, 20, how, np.random.default_rng(5))
-        assert len(set(one.tolist())) == 20
-        assert set(one.tolist()) <= set(range(50))
-        assert one.tolist() == two.tolist()
-        assert one.tolist() != other.tolist()
-        with pytest.raises(ValueError, match="random generator"):
-            choose_points(points, 20, how)
-    taken = [choose_points(points, 5, "random", np.random.default_rng(s)).tolist() for s in range(200)]
-    assert {i for t in taken for i in t} == set(range(50))  # no point is out of reach
+    one, two, other = (farthest_points(points, 20, np.random.default_rng(seed)).tolist() for seed in (3, 3, 5))
+    assert len(set(one)) == 20
+    assert set(one) <= set(range(50))
+    assert one == two != other
 
 
 def test_all_points_when_no_fewer_are_asked_for() -> None:
     points = np.random.default_rng(0).random((6, 2))
-    for count, how in product((None, 6, 7, 9216), ("first", "random", "farthest")):
-        assert choose_points(points, count, how, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
+    for count in (6, 7, 9216):
+        assert farthest_points(points, count, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_pairs_of_the_published_protocol() -> None:

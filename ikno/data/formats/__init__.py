@@ -1,5 +1,7 @@
 """File formats: ``FORMATS`` by the names that cards use. Every module here is loaded: a new format is one new file."""
 
+import csv
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -8,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
@@ -22,6 +25,8 @@ Columns = Mapping[str, np.ndarray]
 Filled = dict[str, Any]
 Shapes = Mapping[str, Sequence[int]]
 Notes = Mapping[str, str]
+# What numpy, h5py and the file system raise for files that are not what they should be.
+DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, SyntaxError, MemoryError)
 
 
 @dataclass
@@ -35,7 +40,7 @@ class DataFile:
 
     def array(self, name: str) -> np.ndarray:
         """Return a whole array."""
-        with readable(self):
+        with readable(self.path, "data"):
             return np.asarray(self.items[name])
 
 
@@ -49,12 +54,9 @@ class Mesh:
     triangles: Integer[np.ndarray, "triangles 3"] = field(default_factory=lambda: np.zeros((0, 3), np.int32))
 
     def __post_init__(self) -> None:
-        bad = np.flatnonzero(~np.isfinite(self.points).all(1))
         if len(self.points) == 0:
             raise UserError(f"{self.path}: the mesh has no points")
-        if len(bad):
-            wrong = f"{len(bad)} points have NaN or infinite coordinates"
-            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
+        self._check_finite(self.points, "coordinates are")
 
     def write(self, out: Path, arrays: Mapping[str, Float[np.ndarray, "points"]]) -> None:
         """Write a copy of the file with more arrays; points, cells and other arrays are as before."""
@@ -83,11 +85,14 @@ class Mesh:
             wrong = f"{name} has {array.size // count} components at each point, expected 1"
             raise UserError(f"{self.path}: {wrong}; write each by its name")
         flat = array.reshape(count).astype(np.float64)
-        bad = np.flatnonzero(~np.isfinite(flat))
-        if len(bad):
-            wrong = f"{name} is NaN or infinite at {len(bad)} points"
-            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
+        self._check_finite(flat[:, None], f"{name} is")
         return flat
+
+    def _check_finite(self, values: Float[np.ndarray, "points _"], what: str) -> None:
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            wrong = f"{what} NaN or infinite at {len(bad)} points"
+            raise UserError(f"{self.path}: {wrong}, the first is number {bad[0]}")
 
 
 class Format(ABC):
@@ -132,10 +137,10 @@ def suffixes(kind: Kind | None = None) -> list[str]:
 def format_of(path: Path) -> Format:
     """Return the format of a file by its suffix."""
     FORMATS.look_outside()
-    for found in FORMATS.values():
-        if path.suffix.lower() in found.suffixes:
-            return found
-    raise UserError(f"{path}: not a file that can be read; expected {', '.join(suffixes())}")
+    form = next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
+    if form is None:
+        raise UserError(f"{path}: not a file that can be read; expected {', '.join(suffixes())}")
+    return form
 
 
 def open_mesh(path: Path, form: Format | None = None) -> Mesh:
@@ -152,25 +157,24 @@ def open_arrays(path: Path, form: Format) -> DataFile:
     return file
 
 
-def check_file(path: Path) -> None:
-    """Raise a UserError if there is no such file, or nothing in it."""
+@contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Turn what libraries raise in the block for a missing, empty or damaged file into a UserError.
+
+    Args:
+        path: The file.
+        what: What it should be, for the message: "npz".
+    """
     if not path.is_file():
         raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
-
-
-@contextmanager
-def readable(file: DataFile) -> Iterator[None]:
-    """Close the file if what it holds is not what it should be."""
     try:
         yield
     except UserError:
-        file.close()
         raise
-    except (OSError, KeyError, RuntimeError, ValueError, EOFError) as error:
-        file.close()
-        raise UserError(f"{file.path}: the file is damaged: {error}") from None
+    except (*DAMAGED, csv.Error, zlib.error, BadZipFile) as error:
+        raise UserError(f"{path}: not a readable {what} file, or cut short: {error}") from None
 
 
 @contextmanager

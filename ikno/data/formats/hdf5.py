@@ -1,14 +1,16 @@
 """NetCDF files of arrays, as the benchmarks are released, and HDF5 files with a group per sample, as the aircraft's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from ikno.data.formats import FORMATS, Columns, DataFile, Filled, Format, Kind, Notes, Shapes, check_file, new_file
-from ikno.errors import UserError
+from ikno.data.formats import FORMATS, Columns, DataFile, Filled, Format, Kind, Notes, Shapes, new_file, readable
+
+# The arrays of a sample, and numbers that hold at all of its points.
+Group = tuple[Columns, Mapping[str, float]]
 
 
 class NetCDF(Format):
@@ -17,23 +19,24 @@ class NetCDF(Format):
     suffixes, holds, results, on_disk = (".nc", ".h5", ".hdf5", ".nc4"), ("arrays",), (".nc",), True
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile:
-        check_file(path)
-        try:
+        with readable(path, "NetCDF or HDF5"):
             file = h5py.File(path, "r")
-        except OSError as error:
-            raise UserError(f"{path}: not a readable NetCDF or HDF5 file, or cut short: {error}") from None
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
         return DataFile(path, file, attributes, file.close)
 
     @contextmanager
-    def create(self, out: Path, shapes: Shapes, known: Columns, notes: Notes) -> Iterator[Filled]:
+    def create(
+        self, out: Path, shapes: Shapes, known: Columns, notes: Notes, axes: Mapping[str, Sequence[str]] | None = None
+    ) -> Iterator[Filled]:
+        """Return a context as that of any format; ``axes`` name the dimensions of arrays that share them."""
         import h5netcdf
 
         with new_file(out) as partial, h5netcdf.File(partial, "w") as file:
             file.attrs.update(notes)
             for name, shape in {**shapes, **{k: a.shape for k, a in known.items()}}.items():
-                names = [f"{name}{i}" for i in range(len(shape))]
-                file.dimensions.update(zip(names, shape, strict=True))
+                names = axes[name] if axes else [f"{name}{i}" for i in range(len(shape))]
+                sizes = zip(names, shape, strict=True)
+                file.dimensions.update((n, size) for n, size in sizes if n not in file.dimensions)
                 array = known.get(name)
                 file.create_variable(name, names, np.float32 if array is None else array.dtype, data=array)
             yield (arrays := {name: file.variables[name] for name in shapes})
@@ -46,6 +49,17 @@ class Groups(NetCDF):
     """A group of arrays and numbers per sample."""
 
     suffixes, holds, results = (".h5", ".hdf5"), ("groups",), ()
+
+
+def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, str]) -> None:
+    """Write one group of arrays and numbers (attributes) per sample; the file appears only when it is complete."""
+    with new_file(path) as partial, h5py.File(partial, "w") as file:  # attributes of h5netcdf are arrays of one number
+        file.attrs.update(attributes)
+        for k, (columns, numbers) in enumerate(samples):
+            group = file.create_group(f"{k:06d}")
+            for name, values in columns.items():
+                group.create_dataset(name, data=values)
+            group.attrs.update(numbers)
 
 
 FORMATS.update(netcdf=NetCDF(), groups=Groups())

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ikno.data import mesh_files
-from ikno.data.formats import FORMATS, Format, Kind, Mesh, check_file, new_file
+from ikno.data.formats import FORMATS, Format, Kind, Mesh, new_file, readable
 from ikno.errors import UserError
 
 # What each library reads and writes here, the lighter one first, and the extra that brings it.
@@ -37,8 +37,8 @@ class Meshes(Format):
     suffixes, holds = (".vtu", ".vtp", ".vtk", ".msh", ".stl", ".obj"), ("points",)
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> Mesh:
-        check_file(path)
-        _check_xml(path)
+        with readable(path, "mesh"):
+            _check_xml(path)
         return MeshFile(path, result)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from ikno.data.formats import FORMATS, Columns, DataFile, Format, Kind, Mesh, check_file, format_of, new_file
+from ikno.data.formats import FORMATS, Columns, DataFile, Format, Kind, Mesh, format_of, new_file, readable
 from ikno.errors import UserError
 
 
@@ -26,11 +26,11 @@ class TableFormat(Format):
         """Write such arrays."""
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile | Mesh:
-        check_file(path)
-        return self.table(path, self.read(path), result)
-
-    def table(self, path: Path, columns: Columns, result: str | None) -> "Table":
-        """Return these columns of a file as points, if its copy can have that suffix."""
+        with readable(path, self.suffixes[0].removeprefix(".")):
+            columns = self.read(path)
+        table = {"x", "y"} <= columns.keys() and columns["x"].ndim == 1
+        if "arrays" in self.holds and not (kind == "points" or (kind is None and table)):
+            return DataFile(path, columns)
         able = [s for f in FORMATS.values() if isinstance(f, TableFormat) for s in f.suffixes]
         if result is not None and result not in able:
             raise UserError(f"{path}: a {result} file cannot be made from it; name the result {' or '.join(able)}")
@@ -75,11 +75,8 @@ class Csv(TableFormat):
     suffixes = (".csv",)
 
     def read(self, path: Path) -> Columns:
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                head, *rows = [row for row in csv.reader(file) if row] or [[]]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read: {error}") from None
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = [row for row in csv.reader(file) if row] or [[]]
         names = [name.strip() for name in head]
         twice = [name for name in names if names.count(name) > 1]
         if twice:

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
+from ikno.data.generators import Generator, Range
 from ikno.data.generators.aircraft_grid import Airliner, Chart, Part, Setting
 from ikno.data.generators.aircraft_shape import MEAN_CHORD
 from ikno.data.generators.panels import joined, panels_of, solve
 from ikno.data.generators.surface_flow import friction, interpolated, limited, pressure, run_length, tangents
-from ikno.data.records import Generator, Range, Trajectory
+from ikno.data.records import Trajectory
 
 THIN = 0.6  # v = 1 - (1 - w)^.6 for even w
 MIRROR = np.array([1.0, -1.0, 1.0])

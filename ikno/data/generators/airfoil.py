@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Complex, Float
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from ikno.data.generators import Generator, PositiveRange, Range
 from ikno.data.generators.airfoil_flow import Flow, solve
 from ikno.data.generators.airfoil_shape import Curve, bumped, is_sound, naca, pairs, rae2822, signed_distance
-from ikno.data.records import Generator, PositiveRange, Range, Trajectory
+from ikno.data.records import Trajectory
 from ikno.errors import UserError
 
 BOX = ((-1.0, 2.5), (-1.5, 2.0))

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, PositiveFloat, PositiveInt
 from scipy.sparse import csr_matrix, diags
 
-from ikno.data.records import Generator, Trajectory
+from ikno.data.generators import Generator
+from ikno.data.records import Trajectory
 from ikno.errors import require
 
 CENTER = 0.5

@@ -14,7 +14,8 @@ from scipy.sparse import block_array, csr_array
 from scipy.sparse.linalg import splu
 from scipy.spatial import KDTree
 
-from ikno.data.records import Generator, Trajectory
+from ikno.data.generators import Generator
+from ikno.data.records import Trajectory
 from ikno.errors import require
 
 Radius = Callable[[np.ndarray], np.ndarray]

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from ikno.data.generators import Generator, PositiveRange, Range, at_cloud, grid_cloud
 from ikno.data.generators.navier_stokes import gaussians, inner, of_vorticity, to_field, to_modes
-from ikno.data.records import Generator, PositiveRange, Range, Trajectory, at_cloud, grid_cloud
+from ikno.data.records import Trajectory
 from ikno.errors import require
 
 GAMMA = 1.4

@@ -13,7 +13,8 @@ from jaxtyping import Bool, Complex, Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from scipy.fft import fftfreq, irfft2, rfft2
 
-from ikno.data.records import CountRange, Generator, PositiveRange, Trajectory, at_cloud, grid_cloud
+from ikno.data.generators import CountRange, Generator, PositiveRange, at_cloud, grid_cloud
+from ikno.data.records import Trajectory
 
 
 class Start(NamedTuple):

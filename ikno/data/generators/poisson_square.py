@@ -5,7 +5,8 @@ from jaxtyping import Float
 from pydantic import Field, PositiveInt
 from scipy.fft import dstn, idstn
 
-from ikno.data.records import Generator, PositiveRange, Trajectory, at_cloud, grid_cloud
+from ikno.data.generators import Generator, PositiveRange, at_cloud, grid_cloud
+from ikno.data.records import Trajectory
 
 
 def solve(f: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:

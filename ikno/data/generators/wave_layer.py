@@ -4,7 +4,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from ikno.data.records import CountRange, Generator, PositiveRange, Range, Trajectory, at_cloud, grid_cloud
+from ikno.data.generators import CountRange, Generator, PositiveRange, Range, at_cloud, grid_cloud
+from ikno.data.records import Trajectory
 
 REFLECTION = 1e-4  # what the continuous absorbing layer sends back at normal incidence, at the largest speed
 

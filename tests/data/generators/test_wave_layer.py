@@ -3,8 +3,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ikno.data.generators import grid_cloud
 from ikno.data.generators.wave_layer import WaveLayer, laplacian, mix, solve
-from ikno.data.records import grid_cloud
 
 
 def bump(x, s=0.05):
