@@ -61,12 +61,12 @@ class Grid:
 class Team(Protocol):
     """The processes that hold one cloud together, each some of its points; all make the same calls in one order."""
 
-    def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def all_reduce_sum(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return the sum over the processes, in each of them; differentiable."""
         ...
 
-    def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the largest over the processes, in each of them."""
+    def all_reduce_max(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the maximum over the processes, in each of them."""
         ...
 
 
@@ -134,8 +134,8 @@ def locate(
     flat = points.detach().reshape(-1, grid.dim)
     ends, elsewhere = torch.stack([-flat.amin(0), flat.amax(0)]), 0
     if team is not None:
-        ends = team.largest(ends)
-        elsewhere = int(team.total(flat.new_tensor(points.shape[1], dtype=torch.float64))) - points.shape[1]
+        ends = team.all_reduce_max(ends)
+        elsewhere = int(team.all_reduce_sum(flat.new_tensor(points.shape[1], dtype=torch.float64))) - points.shape[1]
     low, high = (-ends[0]).tolist(), ends[1].tolist()
     first, count = [], []
     for j in range(grid.dim):

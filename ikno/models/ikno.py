@@ -241,7 +241,7 @@ class IKNO(nn.Module):
             return given.mean(1)
         sums, counts = given.sum(1), mask.sum(1, keepdim=True).to(given.dtype).expand(len(given), 1)
         if team is not None:  # all points of a sample may be in other processes
-            sums, counts = team.total(sums), team.total(counts)
+            sums, counts = team.all_reduce_sum(sums), team.all_reduce_sum(counts)
         return sums / counts.clamp(min=1)
 
     def decode(
@@ -307,7 +307,7 @@ class IKNO(nn.Module):
             if equal:
                 sums = sums * weights.view(-1, *(1,) * (self.dim + 2))
             if cloud.team is not None:  # all is linear in the sums over points, so their parts may be added here
-                sums = cloud.team.total(sums)
+                sums = cloud.team.all_reduce_sum(sums)
         branches = sums.movedim(1, -2)
         if waits:
             last = self.embedding.last
@@ -353,7 +353,7 @@ class IKNO(nn.Module):
         if rule == "sum":
             return weights
         if cloud.team is not None:
-            sums = cloud.team.total(sums)
+            sums = cloud.team.all_reduce_sum(sums)
         empty = sums <= 0  # all points are masked
         return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
 

@@ -176,7 +176,7 @@ def _attention_in_team(
 
     parts = q.split(step, 2)
     with torch.no_grad():  # the largest score is taken off for the sake of overflow and changes nothing else
-        top = team.largest(torch.cat([scores(rows).amax(-1, keepdim=True) for rows in parts], 2))
+        top = team.all_reduce_max(torch.cat([scores(rows).amax(-1, keepdim=True) for rows in parts], 2))
     pairs = zip(parts, top.split(step, 2), strict=True)
-    total = team.total(torch.cat([recompute(sums, *pair) for pair in pairs], 2))
+    total = team.all_reduce_sum(torch.cat([recompute(sums, *pair) for pair in pairs], 2))
     return total[..., :-1] / total[..., -1:]

@@ -20,7 +20,7 @@ def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     """Return |output - target| / |target| (L2) of each sample; what is masked is zero in both."""
     error, size = (output - target).flatten(1).norm(dim=1), target.flatten(1).norm(dim=1)
     if team is not None:  # the root of nothing has no slope: below the limit there is none
-        error, size = (team.total(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
+        error, size = (team.all_reduce_sum(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
     return error / size.clamp(min=1e-12)
 
 
@@ -30,7 +30,7 @@ def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     count = target.shape[1] * target.shape[2]
     counts = squares.new_full(squares.shape, count) if mask is None else mask.sum(1) * target.shape[2]
     if team is not None:
-        squares, counts = team.total(squares), team.total(counts.to(squares))
+        squares, counts = team.all_reduce_sum(squares), team.all_reduce_sum(counts.to(squares))
     return squares / counts
 
 
@@ -52,5 +52,5 @@ def relative_errors(values: Fields, truth: Fields, mask: Mask | None, team: Team
     keep = 1.0 if mask is None else mask[..., None].float()
     error, size = (keep * (values - truth).abs()).sum((1, 2)), (keep * truth.abs()).sum((1, 2))
     if team is not None:
-        error, size = team.total(error), team.total(size)
+        error, size = team.all_reduce_sum(error), team.all_reduce_sum(size)
     return error / size.clamp(min=1e-30)
