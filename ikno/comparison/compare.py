@@ -16,7 +16,7 @@ from ikno.comparison.table import Row
 from ikno.config import Config, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
-from ikno.models import MODELS, find_variant
+from ikno.models import MODELS
 from ikno.runs import Run, write_atomic
 from ikno.training import complete
 
@@ -140,7 +140,7 @@ def _rows(plan: Plan, say: Say) -> tuple[list[Row], Problem]:
         raise UserError("compare: at least one model and one seed are needed")
     if not all(0 < rate < math.inf for rate in plan.rates):
         raise UserError(f"rates: positive numbers are needed, found {list(plan.rates)}")
-    variants = {name: find_variant(name) for name in dict.fromkeys(plan.models)}
+    variants = {name: MODELS.find(name) for name in dict.fromkeys(plan.models)}
     own = {name: {} for name in variants}
     common: dict[str, Any] = {}
     for key, value in plan.overrides.items():

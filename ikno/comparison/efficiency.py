@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from ikno.cost import Step, interleaved, peak_memory
 from ikno.device import find_device
 from ikno.errors import UserError
-from ikno.models import build, complete_model, find_variant
+from ikno.models import MODELS, build, complete_model
 
 # Kinds of work, by the operators of torch that do it; what fits nowhere is pointwise (or our own functions).
 KINDS = {
@@ -53,7 +53,7 @@ def measure_efficiency(
     Graphs and cells of the cloud are made before, as in training.
     """
     for name in models:
-        find_variant(name)
+        MODELS.find(name)
     if not models:
         raise UserError("efficiency: at least one model is needed")
     say(f"timing {len(models)} models in turns")

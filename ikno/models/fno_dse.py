@@ -19,7 +19,7 @@ Parameters at the defaults, 2-D, geometry only and one output (the elasticity pr
 1,188,321 if a complex number counts as one: what the layers of the public code add up to.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from torch import nn
@@ -40,9 +40,6 @@ class FNODSESettings(Settings):
     num_layers: Count = 4
     projection: Width = 128
     padding: Annotated[float, Field(ge=0, le=10)] = 0.0
-
-
-SMALL: dict[str, Any] = {"modes": 5, "width": 20, "num_layers": 4, "projection": 64, "padding": 0.5}
 
 
 class FNODSE(System):

@@ -19,7 +19,7 @@ Parameters at the defaults (2-D, one channel in and out): 5.62 M, published 5.6 
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -45,20 +45,6 @@ from ikno.models.neighbors import Edges, Targets, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
 KEY_WIDTH = 64  # of the dot-product attention
-
-# The settings of a small version for two cores.
-SMALL: dict[str, Any] = {
-    "latent_tokens": 16,
-    "radius": 0.27,
-    "lifting_channels": 32,
-    "projection_channels": 64,
-    "encoder_kernel": (32, 32),
-    "decoder_kernel": (64, 64),
-    "hidden_size": 64,
-    "num_heads": 4,
-    "num_layers": 3,
-    "ffn_multiplier": 2,
-}
 
 
 GridSize = Annotated[int, Field(ge=1, le=4096)]

@@ -25,7 +25,7 @@ as one 1,545,027, where the layers of the public code add up to 1,546,403 (the d
 """
 
 from math import pi
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -61,18 +61,6 @@ class GeoFNOSettings(Settings):
         if self.fourier_grid < most:
             raise ValueError(f"fourier_grid must be at least twice the modes, {most}, found {self.fourier_grid}")
         return self
-
-
-SMALL: dict[str, Any] = {
-    "modes": 6,
-    "width": 18,
-    "num_layers": 2,
-    "fourier_grid": 16,
-    "projection": 64,
-    "padding": 0.25,
-    "deformation_width": 8,
-    "deformation_frequencies": 3,
-}
 
 
 class Deformation(nn.Module):

@@ -17,7 +17,7 @@ published counts belong to vehicles in 3-D, with a factorized R. What differs fr
   a condition of the norms: there are none.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -32,19 +32,6 @@ from ikno.models.fourier import SpectralConv
 from ikno.models.layers import MLP, Count, NerfFeatures, Width
 from ikno.models.neighbors import Targets, nearest, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
-
-# The settings of a small version for two cores.
-SMALL: dict[str, Any] = {
-    "latent_grid": 16,
-    "radius": 0.2,
-    "n_modes": 8,
-    "hidden_channels": 24,
-    "n_layers": 4,
-    "in_kernel": (32, 32),
-    "out_kernel": (32, 32),
-    "projection_channels": 64,
-}
-
 
 GridSize = Annotated[int, Field(ge=2, le=4096)]
 Widths = Annotated[tuple[Width, ...], Field(min_length=1)]

@@ -20,7 +20,7 @@ rest as released. They make 4,956,685 parameters for one channel in and out in 2
 compare with, the layers are counted by hand in the tests.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -36,8 +36,6 @@ FIRST_VALUES = 0.1  # factor of the last map at the start; tokens have grown by 
 
 AtPoints = Float[Tensor, "batch points width"]
 Share = Float[Tensor, "#batch points"]
-
-SMALL: dict[str, Any] = {"d_model": 48, "num_layers": 2, "num_experts": 2, "ff_mult": 2}
 
 
 class GNOTSettings(HeadedSettings):

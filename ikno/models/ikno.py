@@ -16,17 +16,22 @@ from torch.nn import functional as F
 from ikno.errors import UserError
 from ikno.linalg import Cells, Cloud, Grid, Team, density_weights, locate
 from ikno.models.kernels import KERNELS
-from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
+from ikno.models.layers import MLP, Count, CrossAttention, HeadedSettings, NerfFeatures, Width, per_axis, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
 from ikno.models.propagation import Propagation, ResolventName, propagation
 from ikno.models.stretching import Stretching
+from ikno.models.system import Features, Mask, Values, Weights
 
 # The processor sees every latent point: more than this is a slip of the hand, not a model.
 MAX_GRID = 1_000_000
 MARGIN = 2  # cells around the grid in which a folded model is exact
 
+Points = Float[Tensor, "#batch points dim"] | Cloud
+Queries = Float[Tensor, "#batch queries dim"] | Cloud
+Latent = Float[Tensor, "batch *grid width"]
 
-class IKNOSettings(ProcessorSettings):
+
+class IKNOSettings(ProcessorSettings, HeadedSettings):
     """The paper's parameter table (first block) and what the paper leaves open (second block).
 
     Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
@@ -44,7 +49,7 @@ class IKNOSettings(ProcessorSettings):
     grid_size: PositiveInt | tuple[PositiveInt, ...] = 24
     grid_min: float | tuple[float, ...] = -1.0
     grid_max: float | tuple[float, ...] = 1.0
-    num_kernels: Annotated[int, Field(ge=1, le=1000)] = 3
+    num_kernels: Count = 3
     kernel_alpha: tuple[float, ...] = (-1.0, -1.0, -1.0)
     kernel_alpha_grad: bool = True
     init_scales_l1: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)
@@ -71,15 +76,13 @@ class IKNOSettings(ProcessorSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "IKNOSettings":
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
         if not self.nerf_include_input and self.nerf_frequencies == 0:
             raise ValueError("nerf_include_input=False needs nerf_frequencies of at least 1: no coordinates are left")
-        for name, value in (("kernel_alpha", -1.0), ("init_scales_l1", 2.0), ("init_scales_l2", 2.0)):
+        powers = tuple(self.first_scale * 2.0**q for q in range(self.num_kernels))
+        alphas = (-1.0,) * self.num_kernels
+        for name, values in (("kernel_alpha", alphas), ("init_scales_l1", powers), ("init_scales_l2", powers)):
             if name not in self.model_fields_set:
-                powers = tuple(self.first_scale * value**q for q in range(self.num_kernels))
-                filled = (value,) * self.num_kernels if value < 0 else powers
-                object.__setattr__(self, name, filled)
+                object.__setattr__(self, name, values)
             elif len(getattr(self, name)) != self.num_kernels:
                 raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")
         if self.point_width is not None and (self.encoder != "kernel" or not self.normalize_branches):
@@ -90,17 +93,12 @@ class IKNOSettings(ProcessorSettings):
 
     def grid(self, dim: int) -> Grid:
         """Return the latent grid in ``dim`` dimensions; single numbers serve all axes."""
-        axes = {}
-        for name in ("grid_size", "grid_min", "grid_max"):
-            value = getattr(self, name)
-            axes[name] = value if isinstance(value, tuple) else (value,) * dim
-            if len(axes[name]) != dim:
-                raise UserError(f"model.{name}: one value or one for each of the {dim} axes is needed, found {value}")
-        if prod(axes["grid_size"]) > MAX_GRID:
-            raise UserError(f"model.grid_size: at most {MAX_GRID:,} latent points, found {prod(axes['grid_size']):,}")
-        if any(a >= b for a, b in zip(axes["grid_min"], axes["grid_max"], strict=True)):
+        size, lower, upper = (per_axis(n, getattr(self, n), dim) for n in ("grid_size", "grid_min", "grid_max"))
+        if prod(size) > MAX_GRID:
+            raise UserError(f"model.grid_size: at most {MAX_GRID:,} latent points, found {prod(size):,}")
+        if any(a >= b for a, b in zip(lower, upper, strict=True)):
             raise UserError(f"model.grid_min: must lie below grid_max, found {self.grid_min} and {self.grid_max}")
-        return Grid(*axes.values())
+        return Grid(size, lower, upper)
 
 
 class IKNO(nn.Module):
@@ -129,34 +127,33 @@ class IKNO(nn.Module):
         if any(not -in_channels <= i < in_channels for i in chosen):
             raise UserError(f"model.conditions: {s.conditions} names features beyond the {in_channels} of the model")
         self.condition_features = sorted({i % in_channels for i in chosen})
-        if s.point_width is None:
+        plain = s.point_width is None
+        if plain:
             self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
         else:
             self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
         self.processor = PROCESSORS.find(s.processor)(self.grid.size, width, s, len(self.condition_features))
-        if s.point_width is None:
-            self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
-        else:
-            self.decoder_fusion = nn.Linear(branches * width, narrow)
+        wide = branches * width
+        self.decoder_fusion = _fusion(wide, width, s.normalize_branches) if plain else nn.Linear(wide, narrow)
         self.head = MLP(narrow, width, out_channels)
         self.register_load_state_dict_pre_hook(lambda module, *_: module._folded.clear())
 
     def forward(
         self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"] | Cloud,
-        queries: Float[Tensor, "#batch queries dim"] | Cloud | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
+        features: Features,
+        points: Points,
+        queries: Queries | None = None,
+        weights: Weights = None,
+        mask: Mask = None,
+    ) -> Values:
         """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
         cloud = self.locate(points, mask)
         there = None if self.attention else self._propagation(cloud, self.settings.resolvent)
-        state = self._encode(features, cloud, weights, mask, there)
-        again = queries is None and self._decoder_resolvent == self.settings.resolvent
-        back = there if there and again else self._propagation(cloud if queries is None else self.locate(queries))
-        values = self._decode(state, back)
-        return values if queries is not None or mask is None else values * mask[..., None]
+        state = self.encode(features, cloud, weights, mask, there)
+        if queries is not None:
+            return self.decode(state, queries)
+        values = self.decode(state, cloud, there if self._decoder_resolvent == self.settings.resolvent else None)
+        return values if mask is None else values * mask[..., None]
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"] | Cloud, mask: Bool[Tensor, "_ points"] | None = None
@@ -204,35 +201,33 @@ class IKNO(nn.Module):
 
     def encode(
         self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"] | Cloud,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch *grid width"]:
+        features: Features,
+        points: Points,
+        weights: Weights = None,
+        mask: Mask = None,
+        there: Propagation | None = None,
+    ) -> Latent:
         """Return the processed latent grid V'_G, all that is needed to decode at any number of query points.
 
-        ``weights`` are quadrature weights of the points in any unit (cell volumes, for instance); they are scaled to
-        sum to the number of grid points, so that refining a cloud leaves the sums unchanged.
+        Args:
+            features: Input functions at the points.
+            points: Their coordinates, or a cloud from ``locate``.
+            weights: Quadrature weights of the points in any unit (cell volumes, for instance). They are scaled to sum
+                to the number of grid points, so that refining a cloud leaves the sums unchanged.
+            mask: False at points that only fill up a batch.
+            there: The sums to the grid, if they are at hand.
         """
-        return self._encode(features, self.locate(points, mask), weights, mask)
-
-    def _encode(
-        self,
-        features: Tensor,
-        cloud: Cloud,
-        weights: Tensor | None,
-        mask: Tensor | None,
-        there: Propagation | None = None,
-    ) -> Tensor:
-        self._check(features, cloud)
+        cloud = self.locate(points, mask)
+        if features.shape[2] != self.in_channels:
+            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+        if features.shape[1] != cloud.shape[1] or cloud.shape[0] not in (1, features.shape[0]):
+            raise ValueError(f"features {tuple(features.shape)} and points {tuple(cloud.shape)} do not belong together")
         if mask is not None:
             features = features.masked_fill(~mask[..., None], 0)
         latent = self._to_latent(features, cloud, self._weights(cloud, weights, mask), mask, there)
         return self.processor(latent, self._condition(features, mask, cloud.team))
 
-    def _condition(
-        self, features: Tensor, mask: Tensor | None, team: Team | None
-    ) -> Float[Tensor, "batch conditions"] | None:
+    def _condition(self, features: Features, mask: Mask, team: Team | None) -> Float[Tensor, "batch _"] | None:
         """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
         if not self.condition_features:
             return None
@@ -244,13 +239,9 @@ class IKNO(nn.Module):
             sums, counts = team.all_reduce_sum(sums), team.all_reduce_sum(counts)
         return sums / counts.clamp(min=1)
 
-    def decode(
-        self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries."""
-        return self._decode(state, self._propagation(self.locate(queries)))
-
-    def _decode(self, state: Tensor, back: Propagation) -> Tensor:
+    def decode(self, state: Latent, queries: Queries, back: Propagation | None = None) -> Values:
+        """Return the values at the queries; ``back`` are the sums from the grid, if they are at hand."""
+        back = back or self._propagation(self.locate(queries), self._decoder_resolvent)
         first = self._on_grid
         with torch.autocast(state.device.type, enabled=False):
             state = state.to(self._dtype)
@@ -287,8 +278,8 @@ class IKNO(nn.Module):
         return read
 
     def _to_latent(
-        self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None, there: Propagation | None = None
-    ) -> Tensor:
+        self, features: Features, cloud: Cloud, weights: Tensor, mask: Mask, there: Propagation | None = None
+    ) -> Latent:
         """Return the fused latent features V_G before the processor."""
         inputs = self._inputs(features, cloud)
         if self.attention is not None:
@@ -323,46 +314,31 @@ class IKNO(nn.Module):
         """Return a function of each point, ``point_chunk`` of them at a time, which bounds the memory."""
         if self._folded:
             return function(x)
-        again = self.settings.checkpointing and torch.is_grad_enabled()
+        again = self.settings.checkpointing
         parts = [recompute(function, p) if again else function(p) for p in x.split(self.settings.point_chunk, 1)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> Propagation:
-        """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
-        s, name = self.settings, resolvent or self._decoder_resolvent
-        if name in self._folded:
-            return self._folded[name].at(cloud)
-        return propagation(self.branches, cloud, name, s.order, s.contraction, s.tolerance)
+    def _propagation(self, cloud: Cloud, resolvent: ResolventName) -> Propagation:
+        """Return K_inf K_GP of all kernels."""
+        if resolvent in self._folded:
+            return self._folded[resolvent].at(cloud)
+        s = self.settings
+        return propagation(self.branches, cloud, resolvent, s.order, s.contraction, s.tolerance)
 
     @property
     def _decoder_resolvent(self) -> ResolventName:
         return self.settings.decoder_resolvent or self.settings.resolvent
 
-    def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
+    def _weights(self, cloud: Cloud, weights: Weights, mask: Mask) -> Float[Tensor, "clouds _"]:
         """Return the weights of the sum over points, which add up to the number M of grid points, except for ``sum``.
 
         A single column where all points have the same weight.
         """
         rule = self.settings.point_weights
-        if weights is None and mask is None and rule != "density":
-            weights = cloud.points.new_ones(cloud.shape[0], 1)
-            sums = weights * cloud.shape[1]
-        else:
-            weights = self._given_weights(cloud, weights, mask)
-            sums = weights.sum(1, keepdim=True)
-        if rule == "sum":
-            return weights
-        if cloud.team is not None:
-            sums = cloud.team.all_reduce_sum(sums)
-        empty = sums <= 0  # all points are masked
-        return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
-
-    def _given_weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
-        """Return the weights of each point in any unit, 0 where it is masked."""
         if weights is not None:
             weights = weights.to(self._dtype)
-        elif self.settings.point_weights != "density":
-            weights = torch.ones_like(cloud.points[..., 0])
+        elif rule != "density":
+            weights = cloud.points.new_ones(1, 1)
         elif cloud.cells is None:
             raise UserError(
                 "points: they lie so far outside the domain that their density cannot be told; remove those far away, "
@@ -370,13 +346,15 @@ class IKNO(nn.Module):
             )
         else:
             weights = density_weights(cloud)
-        return weights if mask is None else weights * mask
-
-    def _check(self, features: Tensor, cloud: Cloud) -> None:
-        if features.shape[2] != self.in_channels:
-            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
-        if features.shape[1] != cloud.shape[1] or cloud.shape[0] not in (1, features.shape[0]):
-            raise ValueError(f"features {tuple(features.shape)} and points {tuple(cloud.shape)} do not belong together")
+        if mask is not None:
+            weights = weights * mask
+        if rule == "sum":
+            return weights
+        sums = weights.expand(-1, cloud.shape[1]).sum(1, keepdim=True)
+        if cloud.team is not None:
+            sums = cloud.team.all_reduce_sum(sums)
+        empty = sums <= 0  # all points are masked
+        return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
 
     @property
     def _dtype(self) -> torch.dtype:

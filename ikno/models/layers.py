@@ -194,11 +194,6 @@ def keep_scale(layer: nn.Linear) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def softplus_inverse(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return x with softplus(x) = values."""
-    return values + torch.log(-torch.expm1(-values))
-
-
 class CrossAttention(nn.Module):
     """h(z) = sum_i softmax_i(phi_Q(x_i) . phi_K(z) / sqrt(d)) phi_V(v_i) with shallow perceptrons phi.
 

@@ -26,7 +26,6 @@ from ikno.models.layers import (
     from_patches,
     grid_rotation,
     recompute,
-    softplus_inverse,
     to_patches,
 )
 from ikno.registry import Registry
@@ -193,10 +192,10 @@ class AxisKernels(nn.Module):
         self.register_buffer("distance", (places[:, None] - places).abs(), persistent=False)
         self.register_buffer("steps", (steps[:, None] - steps).abs(), persistent=False)
         start, ones = scales.expand(layers, heads), torch.ones(layers, heads)
-        self.raw_beta, self.raw_gamma = nn.Parameter(softplus_inverse(start)), nn.Parameter(softplus_inverse(start))
+        self.raw_beta, self.raw_gamma = nn.Parameter(_softplus_inverse(start)), nn.Parameter(_softplus_inverse(start))
         self.raw_c, self.raw_alpha = (
-            nn.Parameter(softplus_inverse(ones)),
-            nn.Parameter(softplus_inverse(s.head_alpha * ones)),
+            nn.Parameter(_softplus_inverse(ones)),
+            nn.Parameter(_softplus_inverse(s.head_alpha * ones)),
         )
         self.only, self.decay = s.free == "only", s.free_decay
         self.profile = nn.Parameter(torch.zeros(layers, heads, count)) if s.free in ("profile", "both") else None
@@ -269,6 +268,10 @@ def along_axes(matrices: Sequence[Float[Tensor, "heads _ _"]], values: OnGrid) -
         v = torch.bmm(matrix.to(v.dtype), v.reshape(heads, shape[1], -1)).view(shape)
         v = v.permute(0, *range(2, dim + 1), 1, dim + 1, dim + 2)
     return v.permute(dim + 1, *range(1, dim + 1), 0, dim + 2).reshape(values.shape)
+
+
+def _softplus_inverse(values: Tensor) -> Tensor:
+    return values + torch.log(-torch.expm1(-values))
 
 
 # Called as ``processor(size, width, settings, conditions)``: the latent grid, its channels, those of the model.

@@ -26,7 +26,7 @@ The defaults are RIGNO-18: 2.45 M parameters as for steady problems, 2.64 M with
 
 from dataclasses import dataclass, replace
 from math import pi, sqrt
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
@@ -39,8 +39,6 @@ from ikno.errors import UserError
 from ikno.models.layers import Count, NerfFeatures, Width, keep_scale
 from ikno.models.neighbors import Edges, along_curve, interpolated, nearest, taken, with_everyone
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
-
-SMALL: dict[str, Any] = {"processor_steps": 6, "latent_size": 48}
 
 
 class RIGNOSettings(Settings):

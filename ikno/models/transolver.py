@@ -20,7 +20,7 @@ What differs from the original, which gives values at the input points only:
 """
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -34,8 +34,6 @@ from ikno.models.system import Features, Mask, Points, Queries, System, Values, 
 EMPTY = 1e-9  # added to the total weight of a slice, a share of all points, which may be nothing
 
 DISTINCT = 4.0  # factor of the scores at the start, which tells slices apart
-
-SMALL: dict[str, Any] = {"d_model": 64, "num_heads": 4, "num_layers": 4, "num_slices": 32}
 
 
 class TransolverSettings(HeadedSettings):

@@ -20,7 +20,7 @@ its runs on car shapes). Ours has 5.0 M: the rest of the 17 M modulates the bloc
 - Encoder blocks norm queries and keys apart, so that one module serves them and the two perceivers.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,25 +35,6 @@ from ikno.models.system import Features, Mask, Points, Queries, System, Values, 
 
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Depth = Annotated[int, Field(ge=0, le=1000)]
-
-SMALL: dict[str, Any] = {
-    "num_supernodes": 256,
-    "radius": 0.15,
-    "max_neighbors": 16,
-    "gnn_dim": 48,
-    "enc_dim": 48,
-    "enc_depth": 1,
-    "enc_heads": 4,
-    "latent_dim": 48,
-    "latent_depth": 2,
-    "latent_heads": 4,
-    "dec_depth": 1,
-    "query_dim": 24,
-    "query_heads": 4,
-    # Shorter and longer waves than the points resolve or the box holds only slow the training of a model this small.
-    "position_scale": 10.0,
-    "max_wavelength": 100.0,
-}
 
 SHARP = 3.0  # factor of queries and keys at the start
 
