@@ -214,5 +214,5 @@ def _chebyshev(t: Float[Tensor, "*points"], count: int) -> Float[Tensor, "*point
 
 @lru_cache
 def _lagrange_coefficients(count: int) -> Float[Tensor, "count count"]:
-    with torch.inference_mode(False):  # it is kept for all that comes, gradients too
+    with torch.inference_mode(False):  # it is cached, also for later calls with gradients
         return torch.linalg.inv(_chebyshev(torch.tensor(lobatto(count), dtype=torch.float64), count))

@@ -99,9 +99,14 @@ def register(
 
 
 def name_of(model: "str | type[nn.Module]") -> str:
-    """Return the name of a model: of a registered class, or of one given as ``package.module:Class``.
+    """Return the name of a registered model.
 
-    Such a path is imported: it must come from a person, never from a file.
+    Args:
+        model: A name, a registered class, or its path as ``package.module:Class``. A path is imported, so it must come
+            from a person, never from a file.
+
+    Raises:
+        UserError: The path leads to no model class, or the class is not registered.
     """
     if isinstance(model, str):
         module, separator, attribute = model.partition(":")
@@ -120,7 +125,7 @@ def name_of(model: "str | type[nn.Module]") -> str:
 
 
 def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
-    """Return all settings of a variant, its defaults where none are given."""
+    """Return all settings of a model: those given, else its defaults. Unknown or invalid ones raise a UserError."""
     variant = MODELS.find(name)
     return parse(variant.settings, {**variant.defaults, **settings}, "model")
 
@@ -128,10 +133,14 @@ def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
 def complete_model(
     model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
 ) -> dict[str, Any]:
-    """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
+    """Return the name of a model with all its settings: those given, else those of the preset, else the defaults.
 
-    ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``; in ``dim`` dimensions.
-    ``steady``: not for a problem in time.
+    Args:
+        model: The name and the given settings.
+        preset: smoke, cpu, paper, or none.
+        grid: The latent grid if neither settings nor preset have one, for models with a ``grid_size``.
+        dim: Dimensions of the problem.
+        steady: Whether the problem has no time.
     """
     layers = model_layers(model, preset, grid, dim, steady)
     settings = settings_of(model["name"], {k: v for layer in layers.values() for k, v in layer.items()})
@@ -141,7 +150,10 @@ def complete_model(
 def model_layers(
     model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Return what decides the settings of a model by where it comes from; the later wins, the rest are defaults."""
+    """Return the settings of a model that are no defaults, by origin: card, preset, given; later origins win.
+
+    The arguments are those of ``complete_model``.
+    """
     variant = MODELS.find(model["name"])
     presets = [preset, *[f"{preset} in space"] * (dim == 3), *[f"{preset} in time"] * (not steady)]
     return {
@@ -154,9 +166,18 @@ def model_layers(
 def build(
     name: str, *, in_channels: int, out_channels: int, dim: int, seed: int | None = None, **settings: Any
 ) -> nn.Module:
-    """Return a new model from the registry; with a seed its initial weights depend on nothing else.
+    """Return a new model from the registry.
 
-    ``settings`` override the variant's defaults, by the names of the paper's parameter table.
+    Args:
+        name: A model that ``ikno models`` lists.
+        in_channels: Feature channels at each point; 0 for none.
+        out_channels: Variables to predict.
+        dim: Dimensions of the points.
+        seed: Decides the initial weights; without it the global random state does.
+        settings: Override the defaults of the variant, by the names in the parameter table of the paper.
+
+    Raises:
+        UserError: Unknown name, or settings that do not fit.
     """
     variant = MODELS.find(name)
     if in_channels < 0 or out_channels < 1 or dim < 1:

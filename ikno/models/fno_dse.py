@@ -4,19 +4,7 @@ v_(l+1)(x) = gelu(W_l v_l(x) + Re sum_k c_k R_l,k v_l,k exp(i k.x)),   v_l,k = s
 
 A linear lift of (features, coordinates), such layers (no gelu after the last), a pointwise perceptron.
 
-What differs from the original:
-- The sums are means with quadrature weights (equal ones by default), so that they tend to integrals as a cloud is
-  refined; the original divides by the number of points. One spectrum of real signals is kept where the original stores
-  both halves. The products of the waves of each axis are formed for some points at a time, never stored for all.
-- The box [-1, 1]^dim has a fixed period of 2 (1 + padding) along each axis; the original stretches the bounding box of
-  each cloud to one period (padding 0, the default), which makes the opposite sides of the domain neighbors.
-- Values at other queries than the points: the query takes part in all layers as a point of weight 0. Its features are
-  interpolated from the nearest points, so that a query on a point gets that point's value.
-  Values at a query do not depend on the other queries.
-- 1-D and 3-D beside the original's 2-D.
-
-Parameters at the defaults, 2-D, geometry only and one output (the elasticity problem): 2,367,969, or
-1,188,321 if a complex number counts as one: what the layers of the public code add up to.
+``docs/systems.md`` says what differs from the original.
 """
 
 from typing import Annotated

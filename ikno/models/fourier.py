@@ -31,16 +31,16 @@ def frequencies(modes: tuple[int, ...]) -> list[list[int]]:
 class SpectralWeights(nn.Module):
     """v_k = R_k u_k with a learned complex matrix for each kept frequency.
 
-    As in the original they start small, so that at first the pointwise paths beside them carry the signal: weights that
-    keep its size let in all frequencies at once with their sampling errors, and the test errors of short trials grow by
-    half. Where there is no path beside them a signal of half its size is let through (``alone``).
+    As in the original they start small, so that the pointwise paths beside them carry the signal at first: weights that
+    keep its size admit all frequencies at once with their sampling errors, and the test errors of short trials grow by
+    half. Weights without a path beside them (``alone``) start with half the size of the signal.
     """
 
     def __init__(self, channels_in: int, channels_out: int, modes: tuple[int, ...], alone: bool = False) -> None:
         super().__init__()
         count = prod(map(len, frequencies(modes)))
         std = 0.5 / channels_in**0.5 if alone else 1 / (channels_in * channels_out)
-        # Real and imaginary parts side by side: optimizers and files know real parameters best.
+        # Real and imaginary parts side by side: optimizers and file formats expect real parameters.
         self.weight = nn.Parameter(std * torch.randn(count, channels_in, channels_out, 2) / 2**0.5)
 
     def forward(self, u: Complex[Tensor, "batch modes channels_in"]) -> Complex[Tensor, "batch modes channels_out"]:
@@ -51,7 +51,7 @@ class SpectralWeights(nn.Module):
 class SpectralConv(nn.Module):
     """A convolution over a whole periodic grid: R acts on the kept frequencies, the others are cut.
 
-    Grids of any size serve, as long as they resolve the modes: at least 2 m points along each axis (the last: 2 m - 2).
+    The grid may have any size that resolves the modes: at least 2 m points along each axis (the last: 2 m - 2).
     """
 
     def __init__(self, channels_in: int, channels_out: int, modes: tuple[int, ...]) -> None:

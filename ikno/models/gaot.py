@@ -6,16 +6,7 @@ is the multiscale attentional graph neural operator (MAGNO) of encoder and decod
 factor per channel, a = softmax_k of the cosine of x_k and y (or of a learned dot product), E embeds how the neighbors
 lie. The processor is a vision transformer on patches of the grid, its later half with skips from the earlier one.
 
-Parameters at the defaults (2-D, one channel in and out): 5.62 M, published 5.6 M. What differs from the original:
-- The kernel reads (y, (x - y) / radius) instead of (y, x): the same functions, but offsets much smaller than the domain
-  are not lost in the coordinates when training starts.
-- The statistics are measured against an evenly filled ball. The original standardizes them over all targets of a call,
-  so that a value would depend on which other queries are asked.
-- Targets without neighbors take the nearest point; the original leaves zeros there.
-- Blocks are plain pre-norm; the released code also normalizes the sum that the second residual starts from. Rotary
-  positions turn by the place along each axis, not by the index in the flattened sequence. No dropout, no options for
-  absolute positions and learned weights of the scales.
-- Time enters as features, not as a condition of the norms. Graphs are kept by content, not by the shape of the cloud.
+``docs/systems.md`` says what differs from the original.
 """
 
 import math

@@ -5,23 +5,7 @@ v_0(y) = gelu(Re sum_k c_k R_k v_k exp(i k.y) + B_0 y)    at nodes y of a grid; 
 v_l(y) = gelu((K_l v_(l-1))(y) + W_l v_(l-1)(y) + B_l y)  spectral convolutions K_l on the grid
 u(x)   = MLP(Re sum_k c_k R'_k v_L,k exp(i k.xi(x)) + B x)
 
-What differs from the original:
-- The sums over the points are means with quadrature weights (equal ones by default), and only half of each spectrum is
-  kept. The products of the waves of each axis are formed for some points at a time, never stored for all.
-- The deformation sees coordinates only. The original can also be given a code of the geometry (42 radii of the hole of
-  the elasticity problem), which other data do not have.
-- The deformation starts next to the identity, the original's as a random field that is rough on the scale of the
-  shorter waves. It is computed in full precision under autocast.
-- The spectral weights between points and grid start at a size that lets the signal through; the original's start next
-  to nothing, like those on the grid.
-- ``padding`` widens the period beyond the domain (original: 0, the default; the deformation may learn as much).
-- The center of the polar coordinates is that of the box (original: a corner, later the center).
-
-Two dimensions only, as published. Values at a query do not depend on the other queries, nor on features at the query
-but through the kept frequencies.
-
-Parameters at the defaults, geometry only and one output (the elasticity problem): 3,019,587; if a complex number counts
-as one 1,545,027, where the layers of the public code add up to 1,546,403 (the difference is the code's layer).
+``docs/systems.md`` says what differs from the original.
 """
 
 from math import pi

@@ -6,15 +6,7 @@ brings the lifted input to the latent grid, and the result of the Fourier blocks
 u -> gelu(z M + g * u), z = gelu(u W + F^-1 R F u) (R on the lowest frequencies, M a perceptron, g one gate per channel)
 to the queries.
 
-Parameters at the defaults (2-D, one channel in and out): 4.99 M, of which 4.72 M are the matrices R of four layers. The
-published counts belong to vehicles in 3-D, with a factorized R. What differs from the original:
-- The radius is .066 in the box [-1, 1], which is .033 in the unit box of the original.
-- The grid gets the distance to the nearest point instead of a signed distance: a cloud has no inside.
-- The input is lifted before the first integral, as in graph neural operators, so that one kernel per channel serves any
-  number of channels. The kernel also reads the offset (x - y) / radius, a linear function of its other inputs.
-- The last integral is a mean like the first; the later versions of the library sum. Kernels start at 1, as plain means.
-- Targets without neighbors take the nearest point; the original leaves zeros there. Time enters as features, not as
-  a condition of the norms: there are none.
+``docs/systems.md`` says what differs from the original.
 """
 
 from typing import Annotated

@@ -6,18 +6,7 @@ which is linear in the points, as sum_i k~_i v_i^T and sum_i k~_i are formed fir
 tokens read each other, and after each of the two mixes experts by position (geometric gating, soft domains):
     x + attend(norm(x), norm(y)),  x + norm(sum_e p_e E_e(x)),  the same with y = x,   p = softmax(Gate(position)).
 
-What differs from the original:
-- One input function with the tokens MLP(x_i, a(x_i)); without features these are the points alone. Global parameters
-  arrive as features, as everywhere here; there is no further branch for them.
-- The original lets all queries read each other. Here the tokens that are read are those at the points; other queries
-  read them too but are not read. So a value at a query does not depend on the other queries, and a query on a point has
-  the value of that point. With queries=None, as in the original's experiments, both are the same.
-- Quadrature weights, if given, and masks enter the sums over i, which are means.
-- The start: matrices keep the size of their input, those of queries and keys are doubled, so that queries read
-  different means, and the last one is small. The original has torch's own start.
-The released defaults (3 layers of width 64, 1 expert) have no gating; here 4 layers of width 128 and 3 experts, the
-rest as released. They make 4,956,685 parameters for one channel in and out in 2-D; there is no published number to
-compare with, the layers are counted by hand in the tests.
+``docs/systems.md`` says what differs from the original.
 """
 
 from typing import Annotated

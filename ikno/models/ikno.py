@@ -22,7 +22,7 @@ from ikno.models.propagation import Propagation, ResolventName, propagation
 from ikno.models.stretching import Stretching
 from ikno.models.system import Features, Mask, Values, Weights
 
-# The processor sees every latent point: more than this is a slip of the hand, not a model.
+# The processor sees every latent point: more than this is a typing error.
 MAX_GRID = 1_000_000
 MARGIN = 2  # cells around the grid in which a folded model is exact
 
@@ -32,13 +32,13 @@ Latent = Float[Tensor, "batch *grid width"]
 
 
 class IKNOSettings(ProcessorSettings, HeadedSettings):
-    """The paper's parameter table (first block) and what the paper leaves open (second block).
+    """The parameter table of the paper (first block) and what the paper leaves open (second block).
 
     Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
-    that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features
-    (time, lead), or those of these indices, are constant over a cloud; they scale and shift the norms of the processor.
-    ``stretching``: positions along each axis between which the latent grid has equally many lines; None: it is regular,
-    as published; auto: training decides it from the points, and without training it is regular.
+    that travel between points and grid; None: ``d_model``, as published. ``conditions``: how many of the last features
+    (time, lead), or the indices of features, are constant over a cloud; they scale and shift the norms of the
+    processor. ``stretching``: positions along each axis between which the latent grid has equally many lines; None: the
+    grid is regular, as published; auto: training chooses it from the points, and without training it is regular.
     """
 
     d_model: Width = 256
@@ -104,9 +104,15 @@ class IKNOSettings(ProcessorSettings, HeadedSettings):
 class IKNO(nn.Module):
     """Infinite-order kernel neural operator, and through its settings the finite and ablated relatives in the paper.
 
-    Called as ``model(features, points, queries)`` in coordinates of the latent grid's box; values at points outside the
-    box are defined too. ``encode`` and ``decode`` are its two halves. With a ``team`` of processes each calls it
-    with its own part of the points, and the values are those of the whole cloud: sums over points are exchanged.
+    Called as ``model(features, points, queries)`` in coordinates of the box of the latent grid; points may lie outside.
+    ``encode`` and ``decode`` are its two halves. With a ``team`` of processes each calls it with its own part of the
+    points, and the values are those of the whole cloud: sums over points are exchanged.
+
+    Args:
+        in_channels: Feature channels at each point; 0 for none.
+        out_channels: Variables to predict.
+        dim: Dimensions of the points.
+        settings: Sizes and options; by default those of the paper.
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: IKNOSettings | None = None) -> None:
@@ -146,7 +152,10 @@ class IKNO(nn.Module):
         weights: Weights = None,
         mask: Mask = None,
     ) -> Values:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        """Return the values at the queries, by default at the points themselves (zero where these are masked).
+
+        Arguments are those of ``encode`` and ``decode``.
+        """
         cloud = self.locate(points, mask)
         there = None if self.attention else self._propagation(cloud, self.settings.resolvent)
         state = self.encode(features, cloud, weights, mask, there)
@@ -158,7 +167,7 @@ class IKNO(nn.Module):
     def locate(
         self, points: Float[Tensor, "clouds points dim"] | Cloud, mask: Bool[Tensor, "_ points"] | None = None
     ) -> Cloud:
-        """Return the points sorted into the cells of the latent grid: worth keeping if the same cloud comes again."""
+        """Return the points with their cells of the latent grid; keep the result if the cloud is used again."""
         if isinstance(points, Cloud):
             if points.points.dtype != self._dtype or points.fixed != bool(self._folded):
                 raise ValueError("the cloud was located by a model of another precision, or before or after `fold`")
@@ -172,11 +181,14 @@ class IKNO(nn.Module):
         return locate(points.to(self._dtype), self.grid, own, self.team)
 
     def fold(self) -> None:
-        """Compute once what depends on the weights alone: tables, resolvents, and how many nodes the tables have.
+        """Compute once what depends on the weights alone: tables, resolvents, and the number of nodes of the tables.
 
-        After that the forward pass reads no number from a tensor and has no custom gradient, so that it can be
-        exported. Points more than ``MARGIN`` cells outside the box count as if they were there. ``train`` and loading
-        weights undo it.
+        After that the forward pass reads no number from a tensor and has no custom gradient, so it can be exported.
+        Points more than ``MARGIN`` cells outside the box are treated as if they were at this distance. ``train`` and
+        loading weights undo the folding.
+
+        Raises:
+            ValueError: Several processes hold the points, or a resolvent is singular.
         """
         if self.team is not None:
             raise ValueError("a model whose points are held by several processes cannot be folded")
@@ -194,7 +206,7 @@ class IKNO(nn.Module):
         return Cells((-MARGIN,) * self.dim, tuple(max(n - 1, 1) + 2 * MARGIN for n in self.grid.size))
 
     def train(self, mode: bool = True) -> "IKNO":
-        """Set the mode of all parts; in training nothing is folded."""
+        """Set the mode of all parts; training mode undoes ``fold``."""
         if mode:
             self._folded = {}
         return super().train(mode)
@@ -214,8 +226,8 @@ class IKNO(nn.Module):
             points: Their coordinates, or a cloud from ``locate``.
             weights: Quadrature weights of the points in any unit (cell volumes, for instance). They are scaled to sum
                 to the number of grid points, so that refining a cloud leaves the sums unchanged.
-            mask: False at points that only fill up a batch.
-            there: The sums to the grid, if they are at hand.
+            mask: False at points that only pad a batch.
+            there: The sums to the grid, if already computed.
         """
         cloud = self.locate(points, mask)
         if features.shape[2] != self.in_channels:
@@ -240,7 +252,13 @@ class IKNO(nn.Module):
         return sums / counts.clamp(min=1)
 
     def decode(self, state: Latent, queries: Queries, back: Propagation | None = None) -> Values:
-        """Return the values at the queries; ``back`` are the sums from the grid, if they are at hand."""
+        """Return the values at the queries.
+
+        Args:
+            state: What ``encode`` returned.
+            queries: Coordinates, or a cloud from ``locate``.
+            back: The sums from the grid, if already computed.
+        """
         back = back or self._propagation(self.locate(queries), self._decoder_resolvent)
         first = self._on_grid
         with torch.autocast(state.device.type, enabled=False):

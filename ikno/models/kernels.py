@@ -137,7 +137,7 @@ def _nodes(
 
 
 def _rounded_up(scale: float) -> float:
-    """Return the next power of 2^(1/16), so that a slowly learned scale is looked up, not analyzed, at most steps."""
+    """Return the next power of 2^(1/16): while a scale changes slowly, its number of nodes comes from the cache."""
     return 2.0 ** (math.ceil(16 * math.log2(max(scale, 1e-12))) / 16)
 
 
@@ -160,11 +160,15 @@ def nodes_needed(
 ) -> int | None:
     """Return the smallest node count for which interpolation in all cells meets two tolerances, None if too many.
 
-    ``profile(u)`` is the kernel at a distance of u >= 0 cells, negligible beyond ``reach``. What is bounded is the
-    root-mean-square error, each relative to the root mean square of the quantity itself: that of the profile f by
-    ``tolerance``, by ``derivatives`` that of u f'(u) (the derivative in the scale parameter) and, if ``slope``, of
-    f'(u) (the derivative in the coordinates), the last at the worst position in a cell: slopes are worst at its ends,
-    where clouds may have all their points. Measured on a fine sample, not estimated.
+    Root-mean-square errors are measured on a fine sample, relative to the root mean square of the quantity itself.
+
+    Args:
+        profile: The kernel f(u) at a distance of u >= 0 cells.
+        reach: The distance beyond which it is negligible.
+        tolerance: Bound of the error of f(u).
+        derivatives: Bound of the error of u f'(u), the derivative in the scale parameter.
+        slope: Whether ``derivatives`` also bounds the error of f'(u), the derivative in the coordinates, at the worst
+            position in a cell: errors are largest at its ends, where clouds may have all their points.
     """
 
     def with_derivatives(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,7 +222,7 @@ class LinearWindow(nn.Module):
     def along(
         kernels: "Sequence[LinearWindow]", axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]
     ) -> Float[Tensor, "kernels *rows cols"]:
-        """Never called: ``nodes`` says that this kernel is no product."""
+        """Raise a ValueError: ``nodes`` says that this kernel is no product."""
         raise ValueError("the linear window is no product of axis kernels")
 
     def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:

@@ -14,7 +14,7 @@ from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Team
 
-BASE = 100.0  # of the rotary frequencies: places count tens of latent points, not thousands of words
+BASE = 100.0  # of the rotary frequencies: axes have tens of latent points, texts thousands of words
 
 Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer, as a setting
 Count = Annotated[int, Field(ge=1, le=1000)]  # of layers and the like

@@ -78,7 +78,7 @@ class Edges:
 
 
 def within(points: Sources, centers: Targets, radius: float, mask: Mask = None, limit: int | None = None) -> Edges:
-    """Return edges to each center from the points within the radius, at most the ``limit`` nearest ones."""
+    """Return edges to each center from the points within the radius, at most from the ``limit`` nearest of them."""
 
     def search(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs = KDTree(y).sparse_distance_matrix(KDTree(x), radius, output_type="ndarray")

@@ -1,8 +1,8 @@
-"""Processors: what turns the latent grid into itself, between the sums from the points and those to the queries.
+"""Processors map the latent grid to itself, between the sums from the points and those to the queries.
 
 A processor is called as ``processor(latent, condition)``; the condition (time, lead, all that is constant over a cloud)
-scales and shifts its norms. ``attention`` sees all latent points as tokens, ``kernels`` mixes along the axes of the
-grid with resolvents of learned kernels, which costs less and has few parameters.
+scales and shifts its norms. ``attention`` sees all latent points as tokens. ``kernels`` mixes along the axes of the
+grid with resolvents of learned kernels, which costs less and has fewer parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +36,9 @@ Condition = Float[Tensor, "batch conditions"]
 class ProcessorSettings(Settings):
     """Sizes of a processor.
 
-    ``free``: the kernels of ``kernels`` alone, with a learned profile of the distance, a free matrix or both added to
-    each, or free matrices only. ``free_decay`` is the weight decay of these matrices, times the rate; 0: that of all.
+    ``free``: what the processor ``kernels`` adds to its kernels: nothing, a learned profile of the distance, a free
+    matrix, or both; only: free matrices in place of kernels. ``free_decay`` is the weight decay of these matrices,
+    times the learning rate; 0: that of all parameters.
     """
 
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
@@ -93,7 +94,7 @@ class Block(nn.Module):
         self.mlp = MLP(width, ff_mult * width, width)
 
     def forward(self, v: Tensor, how: Any = None, modulation: Float[Tensor, "2 2 batch width"] | None = None) -> Tensor:
-        """Return the mixed values; ``how`` is what the mixer takes beside them."""
+        """Return the mixed values; ``how`` is the second argument of the mixer."""
         first, second = (None, None) if modulation is None else modulation
         v = v + self._drop(self.mixer(modulated(self.mix_norm(v), first), how))
         return v + self._drop(self.mlp(modulated(self.mlp_norm(v), second)))
@@ -116,7 +117,7 @@ class Stack(nn.Module):
         self.modulation = Modulation(conditions, 2 * s.num_layers, width) if conditions and s.num_layers else None
 
     def stacked(self, v: Tensor, condition: Tensor | None, hows: Sequence[Any]) -> Tensor:
-        """Return v after all blocks; ``hows`` has for each of them what its mixer takes."""
+        """Return v after all blocks; ``hows`` has the second argument of the mixer of each block."""
         given = 0 if condition is None else condition.shape[-1]
         if given != self.conditions:
             raise ValueError(f"the processor was made for {self.conditions} conditions, found {given}")
@@ -138,7 +139,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tokens, rotation: Rotation | None = None) -> Tokens:
-        """Return the mixed tokens; with a rotation attention knows where they are relative to each other."""
+        """Return the mixed tokens; a rotation gives attention the relative positions of the tokens."""
         q, k, v = self.qkv(x).chunk(3, -1)
         return self.out(attend(q, k, v, self.heads, rotation, dropout=self.dropout if self.training else 0.0))
 
@@ -176,9 +177,9 @@ class AxisKernels(nn.Module):
     infinite-order kernel K + (-a) K^2 + (-a)^2 K^3 + ... of a positive definite K, and a > 0: it always exists. The
     scales beta and gamma of the heads start in geometric progression; all parameters are kept positive by a softplus.
 
-    ``free`` adds what a positive kernel cannot be: a profile p(|x - y|) of either sign, one number per distance, any
-    matrix, or both. They start at zero; a matrix with a decay stays there where the data does not ask for it. Matrices
-    that are ``only`` free start as the resolvents they take the place of.
+    ``free`` adds what a positive kernel cannot represent: a profile p(|x - y|) of either sign, one number per distance,
+    any matrix, or both. They start at zero; a matrix with a decay stays there unless the data requires more. With
+    ``only``, matrices replace the resolvents and start equal to them.
     """
 
     def __init__(self, count: int, layers: int, settings: ProcessorSettings) -> None:
@@ -205,7 +206,7 @@ class AxisKernels(nn.Module):
             del self.raw_beta, self.raw_gamma, self.raw_c, self.raw_alpha
 
     def own_decay(self) -> list[tuple[nn.Parameter, float]]:
-        """Return the parameters that training gives a weight decay of their own, and that."""
+        """Return the parameters with a weight decay of their own, each with this decay."""
         return [(self.matrix, self.decay)] if self.matrix is not None and self.decay else []
 
     def resolvents(self) -> Float[Tensor, "layers heads count count"]:
@@ -243,7 +244,7 @@ class Kernels(Stack):
     """Layers of infinite-order kernels on the latent grid: v + out(gelu((R_1 (x) ... (x) R_d) in(norm(v)))), then
     v + perceptron(norm(v)).
 
-    Few parameters generalize, free ones learn fast: with a profile, and free matrices that decay, kernels do both.
+    Kernels with few parameters generalize, free matrices learn fast; a profile and free matrices that decay do both.
     """
 
     def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:

@@ -7,21 +7,7 @@ Region interaction graph neural operator, arXiv 2501.19205. All three graphs tak
 once from points to regions, ``processor_steps`` times among regions, once from regions to points. The perceptrons end
 in a LayerNorm, which the lead time may scale and shift (``conditioned_normalization``).
 
-The defaults are RIGNO-18: 2.45 M parameters as for steady problems, 2.64 M with conditioned normalization (published:
-2.7 M). What differs from the original:
-
-- The regions are a random quarter of the points there, and of these again quarters for the coarser scales. Here every
-  fourth point is one, in the order along a space-filling (Morton) curve: the same for any order of the points.
-- Regions are linked to their 2 (2^d - 1) nearest ones and back, as many as a Delaunay triangulation of well-spread
-  points has on average. This needs no triangulation and works in 1, 2 and 3 dimensions. The radius of a region is the
-  distance of corners and centroid as there, in a regular simplex with the longest link as edge.
-- A point belongs to at most ``max_regions`` regions, which bounds the edges on strongly clustered clouds, and to one at
-  least.
-- Other queries than the points get their features from the nearest points, weighed by inverse squared distances, where
-  the original has none at all. At the points this gives the features themselves.
-- Coordinates enter as they are and as sines and cosines; links do not cross periodic boundaries.
-- The last perceptron is as wide as the others; there its hidden layer has as many units as there are outputs.
-- Random masking of edges is off by default (published: half of them while training).
+``docs/systems.md`` says what differs from the original.
 """
 
 from dataclasses import dataclass, replace

@@ -5,19 +5,7 @@ Universal physics transformers, arXiv 2402.12365. With e(x) the features of a po
     s_j = mean over |x_i - x_j| <= r of message(e(x_i), e(x_j)),   z = pool(tokens, blocks(s)),   z' = blocks(z),
     u(x) = linear(norm(perceiver(query(x), z'))),   perceiver(q, z) = p + MLP(norm(p)),   p = q + attention(q, z).
 
-The defaults are the published transient-flow model of 17 M parameters but for the 64 latent tokens (512 there, 64 in
-its runs on car shapes). Ours has 5.0 M: the rest of the 17 M modulates the blocks of the original by the time step
-(six to eight matrices of 768 x width in each), while here times are features like any other. What else differs:
-
-- The supernodes are drawn at random in the original. Here every (n / S)-th of the n points is one, in the order along a
-  space-filling (Morton) curve: spread like the cloud, the same for any order of the points, and as cheap as sorting.
-- All points are encoded, where the original draws some of them anew in every step.
-- The perceptrons of features, messages and queries start with the weights of He et al. With those of Glorot as in the
-  other layers, what distinguishes samples is a twentieth of the supernodes in size, and even eight samples take long.
-- Queries and keys of the pooling and of the decoder start three times as large. All tokens see about the same
-  otherwise, and training stays at the same error (50 % on 256 Poisson samples, small version, AdamW) for some hundred
-  steps; it takes about 2,000 to come to 16 %. With Muon it is faster.
-- Encoder blocks norm queries and keys apart, so that one module serves them and the two perceivers.
+``docs/systems.md`` says what differs from the original.
 """
 
 from typing import Annotated, ClassVar
