@@ -356,7 +356,7 @@ class IKNO(nn.Module):
         if weights is not None:
             weights = weights.to(self._dtype)
         elif rule != "density":
-            weights = cloud.points.new_ones(1, 1)
+            weights = cloud.points.new_ones(cloud.shape[0], 1)
         elif cloud.cells is None:
             raise UserError(
                 "points: they lie so far outside the domain that their density cannot be told; remove those far away, "
