@@ -17,7 +17,7 @@ from ikno.config import CompleteConfig, make_config
 from ikno.data.problem import Problem, open_problem
 from ikno.errors import UserError
 from ikno.metrics import mean_and_std
-from ikno.models import MODELS, find_variant
+from ikno.models import MODELS
 from ikno.runs import Run, write_atomic
 from ikno.training import complete
 
@@ -193,7 +193,7 @@ def _candidates(plan: Plan, say: Say) -> tuple[list[Candidate], Problem]:
         raise UserError("compare: at least one model and one seed are needed")
     if not all(0 < rate < math.inf for rate in plan.learning_rates):
         raise UserError(f"learning rates: positive numbers are needed, found {list(plan.learning_rates)}")
-    variants = {name: find_variant(name) for name in dict.fromkeys(plan.models)}
+    variants = {name: MODELS.find(name) for name in dict.fromkeys(plan.models)}
     own = {name: {} for name in variants}
     common: dict[str, Any] = {}
     for key, value in plan.overrides.items():

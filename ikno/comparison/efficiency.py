@@ -14,7 +14,7 @@ from ikno.comparison.costs import Cost
 from ikno.cost import Step, interleaved, peak_memory
 from ikno.device import find_device
 from ikno.errors import UserError
-from ikno.models import build, complete_model, find_variant
+from ikno.models import MODELS, build, complete_model
 
 # Kinds of work, by the operators of torch that do it; what fits nowhere is pointwise (or our own functions).
 KINDS = {
@@ -61,7 +61,7 @@ def measure_efficiency(
         say: Receives a line on what is measured.
     """
     for name in models:
-        find_variant(name)
+        MODELS.find(name)
     if not models:
         raise UserError("efficiency: at least one model is needed")
     say(f"timing {len(models)} models in turns")

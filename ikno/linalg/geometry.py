@@ -11,7 +11,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# More cells than this along one axis means coordinates far outside the box: the chunked dense form serves those.
+# More cells than this along one axis means coordinates far outside the box, which use the chunked dense form.
 _MAX_CELLS = 1 << 20
 
 
@@ -40,7 +40,7 @@ class Grid:
         return math.prod(self.size)
 
     def spacing(self, axis: int) -> float:
-        """Return the distance of neighboring grid points; for a single point any cell width serves, so the box's."""
+        """Return the distance of neighboring grid points; for a single point the width of the box."""
         return (self.upper[axis] - self.lower[axis]) / max(self.size[axis] - 1, 1)
 
     def origin(self, axis: int) -> float:
@@ -61,12 +61,12 @@ class Grid:
 class Team(Protocol):
     """The processes that hold one cloud together, each some of its points; all make the same calls in one order."""
 
-    def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def all_reduce_sum(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return the sum over the processes, in each of them; differentiable."""
         ...
 
-    def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the largest over the processes, in each of them."""
+    def all_reduce_max(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the maximum over the processes, in each of them."""
         ...
 
 
@@ -89,10 +89,10 @@ class Cells:
 class Cloud:
     """Points located in a grid: one cloud for a whole batch (leading size 1) or one per sample.
 
-    ``kept`` holds what is made of the geometry once and used again: the interpolation (``Interpolation.of``) and the
-    density weights. Models accept a cloud wherever they accept points. With a ``team`` these are the points of one
-    process; ``elsewhere`` is how many the others have, and the range of cells is that of all. A ``fixed`` range was not
-    found from the points: no number is read from them, and those beyond it count as if they were at its end.
+    ``kept`` holds what depends on the geometry alone and is used again: the interpolation (``Interpolation.of``) and
+    the density weights. Models accept a cloud wherever they accept points. With a ``team`` these are the points of one
+    process; ``elsewhere`` is how many the others have, and the range of cells is that of all. A ``fixed`` range does
+    not depend on the points: no number is read from them, and points beyond it are treated as if they were at its end.
     """
 
     points: Float[Tensor, "clouds points dim"]
@@ -109,7 +109,7 @@ class Cloud:
         return self.points.shape
 
     def keep(self, key: Any, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, which is kept unless it belongs to one backward pass, or can be in none."""
+        """Return the value of ``make``, which is kept unless it is part of a graph or was made in inference mode."""
         if self.points.requires_grad or torch.is_inference_mode_enabled():
             return make()
         if key not in self.kept:
@@ -123,7 +123,7 @@ def locate(
     mask: Bool[Tensor, "clouds points"] | None = None,
     team: Team | None = None,
 ) -> Cloud:
-    """Return the cloud with the range of grid cells it occupies; masked points (False) count for nothing."""
+    """Return the cloud with the range of grid cells it occupies; masked points (False) are ignored."""
     if points.shape[2] != grid.dim:
         raise ValueError(f"points have {points.shape[2]} coordinates, the latent grid has {grid.dim} axes")
     if points.shape[1] == 0:
@@ -134,8 +134,8 @@ def locate(
     flat = points.detach().reshape(-1, grid.dim)
     ends, elsewhere = torch.stack([-flat.amin(0), flat.amax(0)]), 0
     if team is not None:
-        ends = team.largest(ends)
-        elsewhere = int(team.total(flat.new_tensor(points.shape[1], dtype=torch.float64))) - points.shape[1]
+        ends = team.all_reduce_max(ends)
+        elsewhere = int(team.all_reduce_sum(flat.new_tensor(points.shape[1], dtype=torch.float64))) - points.shape[1]
     low, high = (-ends[0]).tolist(), ends[1].tolist()
     first, count = [], []
     for j in range(grid.dim):

@@ -182,7 +182,7 @@ def _density_weights(cloud: Cloud) -> Float[Tensor, "clouds points"]:
         raise ValueError("points lie too far outside the grid for density weights; use point_weights='uniform'")
     w = Interpolation.of(cloud, (2,) * cloud.grid.dim)
     nodes = w.to_nodes(torch.ones_like(cloud.points[..., :1], dtype=w.weights.dtype))
-    nodes = nodes if cloud.team is None else cloud.team.total(nodes)
+    nodes = nodes if cloud.team is None else cloud.team.all_reduce_sum(nodes)
     density = w.to_points(nodes)[..., 0].to(cloud.points.dtype)
     return torch.where(density > 0, 1 / density.clamp(min=torch.finfo(density.dtype).tiny), 0)
 
@@ -214,5 +214,5 @@ def _chebyshev(t: Float[Tensor, "*points"], count: int) -> Float[Tensor, "*point
 
 @lru_cache
 def _lagrange_coefficients(count: int) -> Float[Tensor, "count count"]:
-    with torch.inference_mode(False):  # it is kept for all that comes, gradients too
+    with torch.inference_mode(False):  # it is cached, also for later calls with gradients
         return torch.linalg.inv(_chebyshev(torch.tensor(lobatto(count), dtype=torch.float64), count))

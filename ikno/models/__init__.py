@@ -5,18 +5,25 @@ model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=24)
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ikno.config import Settings, parse
+from ikno.config import Settings, parse, read_toml
 from ikno.errors import UserError
-from ikno.models import fno_dse, gaot, geofno, gino, gnot, rigno, transolver, upt
+from ikno.models.fno_dse import FNODSE, FNODSESettings
+from ikno.models.gaot import GAOT, GAOTSettings
+from ikno.models.geofno import GeoFNO, GeoFNOSettings
+from ikno.models.gino import GINO, GINOSettings
+from ikno.models.gnot import GNOT, GNOTSettings
 from ikno.models.ikno import IKNO, IKNOSettings
-from ikno.models.kernels import KERNELS, BaseKernel, LinearWindow
+from ikno.models.kernels import KERNELS, BaseKernel
 from ikno.models.processors import PROCESSORS
+from ikno.models.rigno import RIGNO, RIGNOSettings
+from ikno.models.transolver import Transolver, TransolverSettings
+from ikno.models.upt import UPT, UPTSettings
 from ikno.registry import Registry, import_plugin
 
 
@@ -24,7 +31,8 @@ from ikno.registry import Registry, import_plugin
 class Variant:
     """A model class with its settings, the defaults that make it this variant, and its settings in each preset.
 
-    ``in_space`` has what a preset sets differently for three dimensions, ``in_time`` for problems in time.
+    ``sizes`` has what a preset sets, and under "PRESET in space" and "PRESET in time" what it sets differently in three
+    dimensions and for problems in time.
     """
 
     summary: str
@@ -32,84 +40,36 @@ class Variant:
     settings: type[Settings]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    in_space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    in_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-# `benchmarks.search` compares with other sizes. Density weights: what is learned on one cloud holds on others; the
-# paper weighs all points alike. Narrow channels between points and grid, few nodes per cell and layers of kernels in
-# place of attention make a step cheap.
-_LEAN = {
-    "point_weights": "density",
-    "processor": "kernels",
-    "free": "both",
-    "free_decay": 0.5,
-    "ff_mult": 1,
-    "tolerance": 0.3,
-    "stretching": "auto",
+_SYSTEMS: dict[str, tuple[type[nn.Module], type[Settings]]] = {
+    "gaot": (GAOT, GAOTSettings),
+    "rigno": (RIGNO, RIGNOSettings),
+    "transolver": (Transolver, TransolverSettings),
+    "gnot": (GNOT, GNOTSettings),
+    "upt": (UPT, UPTSettings),
+    "gino": (GINO, GINOSettings),
+    "geofno": (GeoFNO, GeoFNOSettings),
+    "fno-dse": (FNODSE, FNODSESettings),
 }
-_CPU = {"d_model": 64, "num_heads": 8, "num_layers": 3, "grid_size": 16, "first_scale": 1.875, **_LEAN}
-_SMOKE = {"d_model": 16, "num_heads": 2, "num_layers": 1, "grid_size": 6, **_LEAN}
-_SIZES = {
-    "smoke": {**_SMOKE, "point_width": 8},
-    "cpu": {**_CPU, "point_width": 16},
-    "paper": {"normalize_branches": False},
-}
-_WIDE = {"smoke": _SMOKE, "cpu": _CPU, "paper": _SIZES["paper"]}  # for an encoder that needs all channels
-_IN_SPACE = {"cpu": {"grid_size": 12}}
-_IN_TIME = {"smoke": {"conditions": 2}, "cpu": {"conditions": 2}}  # time and lead, the last two features
 
 
-def _ikno(summary: str, sizes: Mapping[str, Mapping[str, Any]] = _SIZES, **defaults: Any) -> Variant:
-    return Variant(summary, IKNO, IKNOSettings, defaults, sizes, _IN_SPACE, _IN_TIME)
+def _own() -> dict[str, Variant]:
+    """Return the models of the file ``models.toml``."""
+    data = read_toml(Path(__file__).with_name("models.toml"))
+    variants: dict[str, Variant] = {}
+    for name, about in data["models"].items():
+        if name in _SYSTEMS:
+            sizes = {"smoke": about["small"], "cpu": about["small"]}
+            variants[name] = Variant(about["summary"], *_SYSTEMS[name], sizes=sizes)
+        else:
+            wide = about["defaults"].get("encoder") == "cross_attention"  # needs all channels
+            sizes = {p: {k: v for k, v in s.items() if not wide or k != "point_width"} for p, s in data["ikno"].items()}
+            variants[name] = Variant(about["summary"], IKNO, IKNOSettings, about["defaults"], sizes)
+    return variants
 
 
-def _system(summary: str, module: ModuleType, model: str) -> Variant:
-    """Return a system that others have published, at its published size in the preset paper."""
-    small = module.SMALL
-    return Variant(
-        summary, getattr(module, model), getattr(module, f"{model}Settings"), sizes={"smoke": small, "cpu": small}
-    )
-
-
-_OWN = {
-    "ikno-tp": _ikno("infinite order, tensor product of per-axis resolvents", resolvent="tensor_product"),
-    "ikno-vanilla": _ikno("infinite order, resolvent of the full kernel by eigendecomposition", resolvent="vanilla"),
-    "ikno-finite": _ikno(
-        "finite order in encoder and decoder, fixed linear window (preliminary study)",
-        resolvent="truncated",
-        kernel="linear_window",
-        num_kernels=1,
-        kernel_alpha=(-0.15,),
-    ),
-    "ikno-first-order": _ikno(
-        "ablation: encoder cut at first order, infinite-order decoder",
-        resolvent="truncated",
-        order=1,
-        decoder_resolvent="tensor_product",
-    ),
-    "ikno-cross-attention": _ikno(
-        "ablation: cross-attention encoder, infinite-order decoder",
-        _WIDE,
-        encoder="cross_attention",
-        resolvent="tensor_product",
-    ),
-    "ikno-dense": _ikno("ablation: direct inverse of the full M x M matrix", resolvent="dense"),
-    "gaot": _system("geometry-aware operator transformer, arXiv 2505.18781", gaot, "GAOT"),
-    "rigno": _system("message passing between regions, arXiv 2501.19205", rigno, "RIGNO"),
-    "transolver": _system("attention among learned slices, arXiv 2402.02366", transolver, "Transolver"),
-    "gnot": _system("normalized cross-attention and gated experts, arXiv 2302.14376", gnot, "GNOT"),
-    "upt": _system("supernodes, latent tokens, perceiver decoder, arXiv 2402.12365", upt, "UPT"),
-    "gino": _system("graph operators around a Fourier operator, arXiv 2309.00583", gino, "GINO"),
-    "geofno": _system("Fourier operator in learned coordinates, arXiv 2207.05209", geofno, "GeoFNO"),
-    "fno-dse": _system("direct spectral transforms at the points, arXiv 2305.19663", fno_dse, "FNODSE"),
-}
-MODELS: Registry[Variant] = Registry("model", "model", _OWN)
-
-
-def find_variant(name: str) -> Variant:
-    """Return a variant of the registry."""
-    return MODELS.find(name)
+MODELS: Registry[Variant] = Registry("model", "model", _own())
 
 
 def register(
@@ -139,9 +99,14 @@ def register(
 
 
 def name_of(model: "str | type[nn.Module]") -> str:
-    """Return the name of a model: of a registered class, or of one given as ``package.module:Class``.
+    """Return the name of a registered model.
 
-    Such a path is imported: it must come from a person, never from a file.
+    Args:
+        model: A name, a registered class, or its path as ``package.module:Class``. A path is imported, so it must come
+            from a person, never from a file.
+
+    Raises:
+        UserError: The path leads to no model class, or the class is not registered.
     """
     if isinstance(model, str):
         module, separator, attribute = model.partition(":")
@@ -160,18 +125,22 @@ def name_of(model: "str | type[nn.Module]") -> str:
 
 
 def settings_of(name: str, settings: Mapping[str, Any]) -> Settings:
-    """Return all settings of a variant, its defaults where none are given."""
-    variant = find_variant(name)
+    """Return all settings of a model: those given, else its defaults. Unknown or invalid ones raise a UserError."""
+    variant = MODELS.find(name)
     return parse(variant.settings, {**variant.defaults, **settings}, "model")
 
 
 def complete_model(
     model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
 ) -> dict[str, Any]:
-    """Return the name of a model with all its settings: those given, else the preset's, else the defaults.
+    """Return the name of a model with all its settings: those given, else those of the preset, else the defaults.
 
-    ``grid`` is the latent grid where neither says one, for models that have a ``grid_size``; in ``dim`` dimensions.
-    ``steady``: not for a problem in time.
+    Args:
+        model: The name and the given settings.
+        preset: smoke, cpu, paper, or none.
+        grid: The latent grid if neither settings nor preset have one, for models with a ``grid_size``.
+        dim: Dimensions of the problem.
+        steady: Whether the problem has no time.
     """
     layers = model_layers(model, preset, grid, dim, steady)
     settings = settings_of(model["name"], {k: v for layer in layers.values() for k, v in layer.items()})
@@ -181,13 +150,15 @@ def complete_model(
 def model_layers(
     model: Mapping[str, Any], preset: str | None = None, grid: Any = None, dim: int = 2, steady: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Return what decides the settings of a model by where it comes from; the later wins, the rest are defaults."""
-    variant = find_variant(model["name"])
-    known = variant.settings.model_fields
-    kinds = [variant.sizes] + [variant.in_space] * (dim == 3) + [variant.in_time] * (not steady)
+    """Return the settings of a model that are no defaults, by origin: card, preset, given; later origins win.
+
+    The arguments are those of ``complete_model``.
+    """
+    variant = MODELS.find(model["name"])
+    presets = [preset, *[f"{preset} in space"] * (dim == 3), *[f"{preset} in time"] * (not steady)]
     return {
-        "card": {"grid_size": grid} if grid is not None and "grid_size" in known else {},
-        f"preset {preset}": {k: v for kind in kinds for k, v in kind.get(preset or "", {}).items()},
+        "card": {"grid_size": grid} if grid is not None and "grid_size" in variant.settings.model_fields else {},
+        f"preset {preset}": {k: v for p in presets for k, v in variant.sizes.get(p or "", {}).items()},
         "given": {k: v for k, v in model.items() if k != "name"},
     }
 
@@ -195,19 +166,27 @@ def model_layers(
 def build(
     name: str, *, in_channels: int, out_channels: int, dim: int, seed: int | None = None, **settings: Any
 ) -> nn.Module:
-    """Return a new model from the registry; with a seed its initial weights depend on nothing else.
+    """Return a new model from the registry.
 
-    ``settings`` override the variant's defaults, by the names of the paper's parameter table.
+    Args:
+        name: A model that ``ikno models`` lists.
+        in_channels: Feature channels at each point; 0 for none.
+        out_channels: Variables to predict.
+        dim: Dimensions of the points.
+        seed: Decides the initial weights; without it the global random state does.
+        settings: Override the defaults of the variant, by the names in the parameter table of the paper.
+
+    Raises:
+        UserError: Unknown name, or settings that do not fit.
     """
-    variant = find_variant(name)
-    for label, value in (("in_channels", in_channels), ("out_channels", out_channels), ("dim", dim)):
-        if value < (0 if label == "in_channels" else 1):
-            raise ValueError(f"{label} is too small, found {value}")
+    variant = MODELS.find(name)
+    if in_channels < 0 or out_channels < 1 or dim < 1:
+        found = f"found {in_channels}, {out_channels}, {dim}"
+        raise ValueError(f"in_channels must be at least 0, out_channels and dim at least 1, {found}")
     values = settings_of(name, settings)
-    if seed is None:
-        return variant.model(in_channels, out_channels, dim, values)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
         return variant.model(in_channels, out_channels, dim, values)
 
 
@@ -218,12 +197,10 @@ __all__ = [
     "PROCESSORS",
     "BaseKernel",
     "IKNOSettings",
-    "LinearWindow",
     "Settings",
     "Variant",
     "build",
     "complete_model",
-    "find_variant",
     "model_layers",
     "name_of",
     "register",

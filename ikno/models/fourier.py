@@ -5,27 +5,22 @@ other half is the complex conjugate. u_k = mean of u(x) exp(-i k.x) and u(x) = R
 where the last frequency is 0, else 2. Spectra are stored flat, the frequencies of the last axis running fastest.
 """
 
-from functools import partial
 from itertools import pairwise
 from math import pi, prod
+from typing import Annotated
 
 import torch
 from jaxtyping import Complex, Float
+from pydantic import Field
 from torch import Tensor, nn
 
-from ikno.errors import UserError
 from ikno.models.layers import recompute
 
 # Entries of the largest matrix of waves at points that is formed at once: 64 MB in single precision.
 MAX_ENTRIES = 2**24
 
-
-def modes_per_axis(modes: int | tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """Return the numbers of modes along each axis; a single one serves all axes."""
-    result = modes if isinstance(modes, tuple) else (modes,) * dim
-    if len(result) != dim:
-        raise UserError(f"model.modes: one value or one for each of the {dim} axes is needed, found {modes}")
-    return result
+Modes = Annotated[int, Field(ge=1, le=512)]  # along an axis, as a setting
+Spectrum = Complex[Tensor, "batch modes width"]
 
 
 def frequencies(modes: tuple[int, ...]) -> list[list[int]]:
@@ -36,16 +31,16 @@ def frequencies(modes: tuple[int, ...]) -> list[list[int]]:
 class SpectralWeights(nn.Module):
     """v_k = R_k u_k with a learned complex matrix for each kept frequency.
 
-    As in the original they start small, so that at first the pointwise paths beside them carry the signal: weights that
-    keep its size let in all frequencies at once with their sampling errors, and the test errors of short trials grow by
-    half. Where there is no path beside them a signal of half its size is let through (``alone``).
+    As in the original they start small, so that the pointwise paths beside them carry the signal at first: weights that
+    keep its size admit all frequencies at once with their sampling errors, and the test errors of short trials grow by
+    half. Weights without a path beside them (``alone``) start with half the size of the signal.
     """
 
     def __init__(self, channels_in: int, channels_out: int, modes: tuple[int, ...], alone: bool = False) -> None:
         super().__init__()
         count = prod(map(len, frequencies(modes)))
         std = 0.5 / channels_in**0.5 if alone else 1 / (channels_in * channels_out)
-        # Real and imaginary parts side by side: optimizers and files know real parameters best.
+        # Real and imaginary parts side by side: optimizers and file formats expect real parameters.
         self.weight = nn.Parameter(std * torch.randn(count, channels_in, channels_out, 2) / 2**0.5)
 
     def forward(self, u: Complex[Tensor, "batch modes channels_in"]) -> Complex[Tensor, "batch modes channels_out"]:
@@ -56,7 +51,7 @@ class SpectralWeights(nn.Module):
 class SpectralConv(nn.Module):
     """A convolution over a whole periodic grid: R acts on the kept frequencies, the others are cut.
 
-    Grids of any size serve, as long as they resolve the modes: at least 2 m points along each axis (the last: 2 m - 2).
+    The grid may have any size that resolves the modes: at least 2 m points along each axis (the last: 2 m - 2).
     """
 
     def __init__(self, channels_in: int, channels_out: int, modes: tuple[int, ...]) -> None:
@@ -71,9 +66,7 @@ class SpectralConv(nn.Module):
             return spectrum_to_grid(self.weights(spectrum), self.modes, tuple(u.shape[1:-1]))
 
 
-def grid_to_spectrum(
-    u: Float[Tensor, "batch *grid width"], modes: tuple[int, ...]
-) -> Complex[Tensor, "batch modes width"]:
+def grid_to_spectrum(u: Float[Tensor, "batch *grid width"], modes: tuple[int, ...]) -> Spectrum:
     """Return the kept coefficients of values on a periodic grid."""
     grid = tuple(u.shape[1:-1])
     needed = (*(2 * m for m in modes[:-1]), 2 * modes[-1] - 2)
@@ -87,7 +80,7 @@ def grid_to_spectrum(
 
 
 def spectrum_to_grid(
-    spectrum: Complex[Tensor, "batch modes width"], modes: tuple[int, ...], grid: tuple[int, ...]
+    spectrum: Spectrum, modes: tuple[int, ...], grid: tuple[int, ...]
 ) -> Float[Tensor, "batch *grid width"]:
     """Return the values on a periodic grid of a function given by its kept coefficients."""
     kept = frequencies(modes)
@@ -119,9 +112,7 @@ class Waves:
         ones = torch.arange(count, device=x.device) % modes[-1] == 0
         self.multiplicity = torch.where(ones, 1.0, 2.0).to(x.dtype)
 
-    def to_spectrum(
-        self, values: Float[Tensor, "batch points width"], weights: Float[Tensor, "_ points"]
-    ) -> Complex[Tensor, "batch modes width"]:
+    def to_spectrum(self, values: Float[Tensor, "batch points width"], weights: Float[Tensor, "_ points"]) -> Spectrum:
         """Return u_k = sum_i w_i u(x_i) exp(-2 pi i k.x_i)."""
         with torch.autocast(values.device.type, enabled=False):
             weighted = values.to(self.multiplicity.dtype) * weights[..., None]
@@ -130,7 +121,7 @@ class Waves:
             parts = [self._chunked(_analyze, a, b, weighted[:, a:b]) for a, b in pairwise(self.bounds)]
             return torch.stack(parts).sum(0)
 
-    def to_points(self, spectrum: Complex[Tensor, "batch modes width"]) -> Float[Tensor, "batch points width"]:
+    def to_points(self, spectrum: Spectrum) -> Float[Tensor, "batch points width"]:
         """Return u(x_i) = Re sum_k c_k u_k exp(2 pi i k.x_i)."""
         with torch.autocast(spectrum.device.type, enabled=False):
             folded = spectrum * self.multiplicity[:, None]
@@ -139,12 +130,10 @@ class Waves:
             return torch.cat([self._chunked(_synthesize, a, b, folded) for a, b in pairwise(self.bounds)], 1)
 
     def _chunked(self, function, start: int, stop: int, values: Tensor) -> Tensor:
-        factors = [f[:, start:stop] for f in self.factors]
-        run = partial(self._with_products, function)
-        return recompute(run, values, *factors) if torch.is_grad_enabled() else run(values, *factors)
+        def run(values: Tensor, *factors: Tensor) -> Tensor:
+            return function(values, self._products(*factors))
 
-    def _with_products(self, function, values: Tensor, *factors: Tensor) -> Tensor:
-        return function(values, self._products(*factors))
+        return recompute(run, values, *(f[:, start:stop] for f in self.factors))
 
     @staticmethod
     def _products(*factors: Tensor) -> Float[Tensor, "clouds points parts"]:
@@ -155,7 +144,7 @@ class Waves:
         return torch.view_as_real(product).flatten(-2)
 
 
-def _analyze(values: Tensor, waves: Tensor) -> Complex[Tensor, "batch modes width"]:
+def _analyze(values: Tensor, waves: Tensor) -> Spectrum:
     sums = values.mT @ (waves[0] if waves.shape[0] == 1 else waves)
     return torch.view_as_complex(sums.unflatten(-1, (-1, 2)).contiguous()).conj().mT
 

@@ -6,73 +6,60 @@ is the multiscale attentional graph neural operator (MAGNO) of encoder and decod
 factor per channel, a = softmax_k of the cosine of x_k and y (or of a learned dot product), E embeds how the neighbors
 lie. The processor is a vision transformer on patches of the grid, its later half with skips from the earlier one.
 
-Parameters at the defaults (2-D, one channel in and out): 5.62 M, published 5.6 M. What differs from the original:
-- The kernel reads (y, (x - y) / radius) instead of (y, x): the same functions, but offsets much smaller than the domain
-  are not lost in the coordinates when training starts.
-- The statistics are measured against an evenly filled ball. The original standardizes them over all targets of a call,
-  so that a value would depend on which other queries are asked.
-- Targets without neighbors take the nearest point; the original leaves zeros there.
-- Blocks are plain pre-norm; the released code also normalizes the sum that the second residual starts from. Rotary
-  positions turn by the place along each axis, not by the index in the flattened sequence. No dropout, no options for
-  absolute positions and learned weights of the scales.
-- Time enters as features, not as a condition of the norms. Graphs are kept by content, not by the shape of the cloud.
+``docs/systems.md`` says what differs from the original.
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from jaxtyping import Float
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Grid
-from ikno.models.layers import MLP, Width, grid_rotation, rotated
-from ikno.models.neighbors import Edges, flat, neighborhoods
+from ikno.models.layers import (
+    MLP,
+    Count,
+    HeadedSettings,
+    Rotation,
+    Tokens,
+    Width,
+    attend,
+    from_patches,
+    grid_rotation,
+    to_patches,
+)
+from ikno.models.neighbors import Edges, Targets, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
 KEY_WIDTH = 64  # of the dot-product attention
 
-# The settings of a small version for two cores.
-SMALL: dict[str, Any] = {
-    "latent_tokens": 16,
-    "radius": 0.27,
-    "lifting_channels": 32,
-    "projection_channels": 64,
-    "encoder_kernel": (32, 32),
-    "decoder_kernel": (64, 64),
-    "hidden_size": 64,
-    "num_heads": 4,
-    "num_layers": 3,
-    "ffn_multiplier": 2,
-}
+
+GridSize = Annotated[int, Field(ge=1, le=4096)]
+Widths = Annotated[tuple[Width, ...], Field(min_length=1)]
 
 
-class GAOTSettings(Settings):
+class GAOTSettings(HeadedSettings):
     """The published settings; ``radius`` in units of the box [-1, 1], ``latent_tokens`` one number or one per axis."""
 
-    latent_tokens: Annotated[int, Field(ge=1, le=4096)] | tuple[Annotated[int, Field(ge=1, le=4096)], ...] = 64
+    latent_tokens: GridSize | tuple[GridSize, ...] = 64
     radius: PositiveFloat = 0.033
     scales: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=100)] = (1.0,)
     lifting_channels: Width = 32
     projection_channels: Width = 256
-    encoder_kernel: Annotated[tuple[Width, ...], Field(min_length=1)] = (64, 64, 64)
-    decoder_kernel: Annotated[tuple[Width, ...], Field(min_length=1)] = (64, 64)
+    encoder_kernel: Widths = (64, 64, 64)
+    decoder_kernel: Widths = (64, 64)
     attention: Literal["cosine", "dot_product"] = "cosine"
     patch_size: PositiveInt = 2
     hidden_size: Width = 256
     num_heads: PositiveInt = 8
-    num_layers: Annotated[int, Field(ge=1, le=1000)] = 5
-    ffn_multiplier: Annotated[int, Field(ge=1, le=1000)] = 4
+    num_layers: Count = 5
+    ffn_multiplier: Count = 4
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "GAOTSettings":
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(f"hidden_size ({self.hidden_size}) must be a multiple of 2 num_heads ({self.num_heads})")
-        return self
+    head_widths: ClassVar = {"num_heads": "hidden_size"}
 
     def grid(self, dim: int) -> Grid:
         """Return the latent grid in the box [-1, 1]^dim."""
@@ -102,16 +89,11 @@ class GAOT(System):
         self.decoder = MAGNO(dim, width, s.decoder_kernel, s)
         self.projection = MLP(width, s.projection_channels, out_channels)
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
-        inputs = features if self.in_channels else points.expand(features.shape[0], -1, -1)
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
+        inputs = features if self.in_channels else points.expand(len(features), -1, -1)
         grid = self.grid.points(points)[None]
-        latent = self.encoder(self.lifting(inputs), points, grid, weights, mask)
-        latent = self.processor(latent)
-        values = self.decoder(latent, grid, points if queries is None else queries)
-        return self.projection(values)
+        latent = self.processor(self.encoder(self.lifting(inputs), points, grid, weights, mask))
+        return self.projection(self.decoder(latent, grid, points if queries is None else queries))
 
 
 class MAGNO(nn.Module):
@@ -125,39 +107,22 @@ class MAGNO(nn.Module):
         self.recovery = nn.Linear(2 * width, width)
 
     def forward(
-        self,
-        values: Float[Tensor, "batch sources width"],
-        sources: Float[Tensor, "#batch sources dim"],
-        targets: Float[Tensor, "#batch targets dim"],
-        weights: Float[Tensor, "#batch sources"] | None = None,
-        mask: Bool[Tensor, "#batch sources"] | None = None,
+        self, values: Features, sources: Points, targets: Targets, weights: Weights = None, mask: Mask = None
     ) -> Float[Tensor, "batch targets width"]:
         """Return the features at the targets."""
         parts = [self._at_scale(radius, values, sources, targets, weights, mask) for radius in self.radii]
         return torch.stack(parts).mean(0)
 
     def _at_scale(
-        self,
-        radius: float,
-        values: Tensor,
-        sources: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
-        mask: Tensor | None,
+        self, radius: float, values: Features, sources: Points, targets: Targets, weights: Weights, mask: Mask
     ) -> Tensor:
         edges, counts = neighborhoods(sources, targets, radius, mask)
-        clouds = edges.targets // targets.shape[1]
-        x, y = flat(sources, clouds), flat(targets, clouds)
-        logs = None
-        if weights is not None:
-            logs = weights.to(x.dtype).clamp(min=torch.finfo(x.dtype).tiny).log()[..., None]
-            logs = flat(logs, clouds)
-        integral = self.integral(flat(values, clouds), x, y, edges, logs)
-        real = x.new_tensor([sources.shape[1]]) if mask is None else mask.sum(1).to(x.dtype)
-        share = counts.view(clouds, -1) / real.clamp(min=1)[:, None]
-        embedding = self.geometry(neighborhood_statistics(x, y, edges, share.view(1, -1), radius))
-        both = torch.cat([integral, embedding.expand(integral.shape[0], -1, -1)], -1)
-        return self.recovery(both).reshape(values.shape[0], -1, values.shape[2])
+        logs = None if weights is None else weights.clamp(min=torch.finfo(weights.dtype).tiny).log()[..., None]
+        integral = self.integral(values, sources, targets, edges, logs)
+        real = sources.new_tensor([sources.shape[1]]) if mask is None else mask.sum(1).to(sources.dtype)
+        share = counts.view(edges.clouds, -1) / real.clamp(min=1)[:, None]
+        embedding = self.geometry(neighborhood_statistics(sources, targets, edges, share, radius))
+        return self.recovery(torch.cat([integral, embedding.expand(len(integral), -1, -1)], -1))
 
 
 class AttentionalIntegral(nn.Module):
@@ -173,12 +138,12 @@ class AttentionalIntegral(nn.Module):
 
     def forward(
         self,
-        values: Float[Tensor, "batch sources width"],
-        sources: Float[Tensor, "1 sources dim"],
-        targets: Float[Tensor, "1 targets dim"],
+        values: Features,
+        sources: Points,
+        targets: Targets,
         edges: Edges,
-        logs: Float[Tensor, "_ sources 1"] | None = None,
-    ) -> Float[Tensor, "batch targets width"]:
+        logs: Float[Tensor, "#batch points 1"] | None = None,
+    ) -> Float[Tensor, "batch targets channels"]:
         """Return the integrals; ``logs`` are logarithms of the weights of the sources."""
         x, y = edges.gather(sources), edges.gather_targets(targets)
         if self.query is None or self.key is None:
@@ -193,19 +158,15 @@ class AttentionalIntegral(nn.Module):
 
 
 def neighborhood_statistics(
-    sources: Float[Tensor, "1 sources dim"],
-    targets: Float[Tensor, "1 targets dim"],
-    edges: Edges,
-    share: Float[Tensor, "1 targets"],
-    radius: float,
-) -> Float[Tensor, "1 targets features"]:
+    sources: Points, targets: Targets, edges: Edges, share: Float[Tensor, "_ targets"], radius: float
+) -> Float[Tensor, "_ targets features"]:
     """Return how the neighbors of each target lie, relative to a ball that is evenly filled, at most 3 in size.
 
     These are the share of all sources that is within the radius, mean and variance of the distance, the offset of the
     centroid, and the eigenvalues of the covariance, largest first. An evenly filled ball in the box has zeros.
     """
     dim = sources.shape[2]
-    offset = (edges.gather(sources) - edges.gather_targets(targets)) / radius
+    offset = edges.offsets(sources, targets) / radius
     distance = offset.norm(dim=-1, keepdim=True)
     products = (offset[..., :, None] * offset[..., None, :]).flatten(-2)
     means = edges.mean(torch.cat([distance, distance**2, offset, products], -1))
@@ -228,24 +189,20 @@ class PatchTransformer(nn.Module):
     def __init__(self, grid: tuple[int, ...], width: int, s: GAOTSettings) -> None:
         super().__init__()
         patch, hidden, half = s.patch_size, s.hidden_size, s.num_layers // 2
-        self.patches, self.patch = tuple(n // patch for n in grid), patch
+        self.grid, self.patch = grid, patch
         inside = width * patch ** len(grid)
         self.embedding = nn.Linear(inside, inside)
         self.inward, self.outward = nn.Linear(inside, hidden), nn.Linear(hidden, inside)
         self.first = nn.ModuleList(Block(hidden, s.num_heads, s.ffn_multiplier) for _ in range(s.num_layers - half))
         self.second = nn.ModuleList(Block(hidden, s.num_heads, s.ffn_multiplier) for _ in range(half))
         self.skips = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(half))
+        rotation = grid_rotation(tuple(n // patch for n in grid), hidden // s.num_heads)
         self.rotation: Tensor
-        self.register_buffer("rotation", grid_rotation(self.patches, hidden // s.num_heads), persistent=False)
+        self.register_buffer("rotation", rotation, persistent=False)
 
     def forward(self, x: Float[Tensor, "batch count width"]) -> Float[Tensor, "batch count width"]:
         """Return the processed grid."""
-        batch, count, width = x.shape
-        dim = len(self.patches)
-        cut = [n for p in self.patches for n in (p, self.patch)]
-        order = [*range(1, 2 * dim, 2), *range(2, 2 * dim + 1, 2)]
-        tokens = x.view(batch, *cut, width).permute(0, *order, 2 * dim + 1).reshape(batch, math.prod(self.patches), -1)
-        tokens = self.inward(self.embedding(tokens))
+        tokens = self.inward(self.embedding(to_patches(x.unflatten(1, self.grid), self.patch)))
         kept = []
         for block in self.first:
             tokens = block(tokens, self.rotation)
@@ -253,9 +210,7 @@ class PatchTransformer(nn.Module):
         kept = kept[: len(self.second)]  # the one in the middle, if there is one, has no partner
         for block, skip in zip(self.second, self.skips, strict=True):
             tokens = block(skip(torch.cat([tokens, kept.pop()], -1)), self.rotation)
-        x = self.outward(tokens).view(batch, *self.patches, *(self.patch,) * dim, width)
-        back = [j for axis in range(1, dim + 1) for j in (axis, dim + axis)]
-        return x.permute(0, *back, 2 * dim + 1).reshape(batch, count, width)
+        return from_patches(self.outward(tokens), self.grid, self.patch).flatten(1, -2)
 
 
 class Block(nn.Module):
@@ -269,15 +224,10 @@ class Block(nn.Module):
         self.gates = nn.Linear(width, 2 * ffn_multiplier * width, bias=False)  # W_1 and W_3
         self.ffn_out = nn.Linear(ffn_multiplier * width, width, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"]
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, rotation: Rotation) -> Tokens:
         """Return the mixed tokens."""
-        batch, tokens, width = x.shape
         x = x.to(self.out.weight.dtype)  # under autocast the sums and norms stay in full precision
-        qkv = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(rotated(q, rotation), rotated(k, rotation), v)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        q, k, v = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        x = x + self.out(attend(q, k, v, self.heads, rotation))
         a, b = self.gates(self.ffn_norm(x)).chunk(2, -1)
         return x + self.ffn_out(F.silu(a) * b)

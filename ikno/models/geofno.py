@@ -5,27 +5,11 @@ v_0(y) = gelu(Re sum_k c_k R_k v_k exp(i k.y) + B_0 y)    at nodes y of a grid; 
 v_l(y) = gelu((K_l v_(l-1))(y) + W_l v_(l-1)(y) + B_l y)  spectral convolutions K_l on the grid
 u(x)   = MLP(Re sum_k c_k R'_k v_L,k exp(i k.xi(x)) + B x)
 
-What differs from the original:
-- The sums over the points are means with quadrature weights (equal ones by default), and only half of each spectrum is
-  kept. The products of the waves of each axis are formed for some points at a time, never stored for all.
-- The deformation sees coordinates only. The original can also be given a code of the geometry (42 radii of the hole of
-  the elasticity problem), which other data do not have.
-- The deformation starts next to the identity, the original's as a random field that is rough on the scale of the
-  shorter waves. It is computed in full precision under autocast.
-- The spectral weights between points and grid start at a size that lets the signal through; the original's start next
-  to nothing, like those on the grid.
-- ``padding`` widens the period beyond the domain (original: 0, the default; the deformation may learn as much).
-- The center of the polar coordinates is that of the box (original: a corner, later the center).
-
-Two dimensions only, as published. Values at a query do not depend on the other queries, nor on features at the query
-but through the kept frequencies.
-
-Parameters at the defaults, geometry only and one output (the elasticity problem): 3,019,587; if a complex number counts
-as one 1,545,027, where the layers of the public code add up to 1,546,403 (the difference is the code's layer).
+``docs/systems.md`` says what differs from the original.
 """
 
 from math import pi
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -34,18 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ikno.config import Settings
-from ikno.models.fourier import (
-    SpectralConv,
-    SpectralWeights,
-    Waves,
-    grid_to_spectrum,
-    modes_per_axis,
-    spectrum_to_grid,
-)
-from ikno.models.layers import MLP, Width
+from ikno.models.fourier import Modes, SpectralConv, SpectralWeights, Waves, grid_to_spectrum, spectrum_to_grid
+from ikno.models.layers import MLP, Width, per_axis
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights
-
-Modes = Annotated[int, Field(ge=1, le=512)]
 
 
 class GeoFNOSettings(Settings):
@@ -66,22 +41,10 @@ class GeoFNOSettings(Settings):
 
     @model_validator(mode="after")
     def _resolved(self) -> "GeoFNOSettings":
-        most = 2 * max(modes_per_axis(self.modes, 2))
+        most = 2 * max(per_axis("modes", self.modes, 2))
         if self.fourier_grid < most:
             raise ValueError(f"fourier_grid must be at least twice the modes, {most}, found {self.fourier_grid}")
         return self
-
-
-SMALL: dict[str, Any] = {
-    "modes": 6,
-    "width": 18,
-    "num_layers": 2,
-    "fourier_grid": 16,
-    "projection": 64,
-    "padding": 0.25,
-    "deformation_width": 8,
-    "deformation_frequencies": 3,
-}
 
 
 class Deformation(nn.Module):
@@ -121,7 +84,7 @@ class GeoFNO(System):
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: GeoFNOSettings | None = None) -> None:
         super().__init__(in_channels, out_channels, dim)
         s = self.settings = settings or GeoFNOSettings()
-        self.modes = modes_per_axis(s.modes, dim)
+        self.modes = per_axis("modes", s.modes, dim)
         self.grid = (s.fourier_grid, s.fourier_grid)
         self.deformation = Deformation(s)
         self.lift = nn.Linear(in_channels + dim, s.width)
@@ -132,38 +95,29 @@ class GeoFNO(System):
         self.decoder = SpectralWeights(s.width, s.width, self.modes, alone=True)
         self.project = MLP(s.width, s.projection, out_channels)
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
-        x = self._unit(points)
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
+        x = (points + 1) / 2
         waves = self._waves(x)
-        lifted = self.lift(torch.cat([features, x.expand(features.shape[0], -1, -1)], -1))
-        spectrum = self.encoder(waves.to_spectrum(lifted, mean_weights(x, weights, mask)))
-        v = self._on_grid(spectrum_to_grid(spectrum, self.modes, self.grid))
+        spectrum = waves.to_spectrum(
+            self.lift(torch.cat([features, x.expand(len(features), -1, -1)], -1)), mean_weights(x, weights, mask)
+        )
+        v = self._on_grid(spectrum_to_grid(self.encoder(spectrum), self.modes, self.grid))
         if queries is not None:
-            x = self._unit(queries)
+            x = (queries + 1) / 2
             waves = self._waves(x)
-        spectrum = self.decoder(grid_to_spectrum(v.to(self._dtype), self.modes))
+        spectrum = self.decoder(grid_to_spectrum(v.to(self.lift.weight.dtype), self.modes))
         return self.project(waves.to_points(spectrum) + self.positions[-1](x))
 
     def _on_grid(self, v: Tensor) -> Tensor:
         """Return the values on the grid after all layers."""
-        axes = [torch.linspace(0, 1, n, dtype=self._dtype, device=v.device) for n in self.grid]
+        axes = [torch.linspace(0, 1, n, dtype=self.lift.weight.dtype, device=v.device) for n in self.grid]
         nodes = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)
-        v = F.gelu(v + self.positions[0](nodes))
-        layers = zip(self.convolutions, self.pointwise, list(self.positions)[1:-1], strict=True)
-        for convolution, pointwise, position in layers:
+        first, *others, _ = self.positions
+        v = F.gelu(v + first(nodes))
+        for convolution, pointwise, position in zip(self.convolutions, self.pointwise, others, strict=True):
             v = F.gelu(convolution(v) + pointwise(v) + position(nodes))
         return v
 
-    def _unit(self, points: Tensor) -> Tensor:
-        return (points + 1) / 2
-
-    def _waves(self, x: Tensor) -> Waves:
+    def _waves(self, x: Points) -> Waves:
         with torch.autocast(x.device.type, enabled=False):
             return Waves(self.deformation(x) / (1 + self.settings.padding), self.modes)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.lift.weight.dtype

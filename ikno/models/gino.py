@@ -6,21 +6,13 @@ brings the lifted input to the latent grid, and the result of the Fourier blocks
 u -> gelu(z M + g * u), z = gelu(u W + F^-1 R F u) (R on the lowest frequencies, M a perceptron, g one gate per channel)
 to the queries.
 
-Parameters at the defaults (2-D, one channel in and out): 4.99 M, of which 4.72 M are the matrices R of four layers. The
-published counts belong to vehicles in 3-D, with a factorized R. What differs from the original:
-- The radius is .066 in the box [-1, 1], which is .033 in the unit box of the original.
-- The grid gets the distance to the nearest point instead of a signed distance: a cloud has no inside.
-- The input is lifted before the first integral, as in graph neural operators, so that one kernel per channel serves any
-  number of channels. The kernel also reads the offset (x - y) / radius, a linear function of its other inputs.
-- The last integral is a mean like the first; the later versions of the library sum. Kernels start at 1, as plain means.
-- Targets without neighbors take the nearest point; the original leaves zeros there. Time enters as features, not as
-  a condition of the norms: there are none.
+``docs/systems.md`` says what differs from the original.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,21 +21,12 @@ from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Grid
 from ikno.models.fourier import SpectralConv
-from ikno.models.layers import MLP, NerfFeatures, Width
-from ikno.models.neighbors import Edges, flat, nearest, neighborhoods
+from ikno.models.layers import MLP, Count, NerfFeatures, Width
+from ikno.models.neighbors import Targets, nearest, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
 
-# The settings of a small version for two cores.
-SMALL: dict[str, Any] = {
-    "latent_grid": 16,
-    "radius": 0.2,
-    "n_modes": 8,
-    "hidden_channels": 24,
-    "n_layers": 4,
-    "in_kernel": (32, 32),
-    "out_kernel": (32, 32),
-    "projection_channels": 64,
-}
+GridSize = Annotated[int, Field(ge=2, le=4096)]
+Widths = Annotated[tuple[Width, ...], Field(min_length=1)]
 
 
 class GINOSettings(Settings):
@@ -54,15 +37,15 @@ class GINOSettings(Settings):
     zeros before the Fourier blocks, whose convolutions are periodic.
     """
 
-    latent_grid: Annotated[int, Field(ge=2, le=4096)] | tuple[Annotated[int, Field(ge=2, le=4096)], ...] = 32
+    latent_grid: GridSize | tuple[GridSize, ...] = 32
     radius: PositiveFloat = 0.066
     n_modes: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] = 16
     hidden_channels: Width = 64
-    n_layers: Annotated[int, Field(ge=1, le=1000)] = 4
-    in_kernel: Annotated[tuple[Width, ...], Field(min_length=1)] = (80, 80, 80)
-    out_kernel: Annotated[tuple[Width, ...], Field(min_length=1)] = (512, 256)
+    n_layers: Count = 4
+    in_kernel: Widths = (80, 80, 80)
+    out_kernel: Widths = (512, 256)
     embedding_frequencies: Annotated[int, Field(ge=0, le=32)] = 4
-    lifting_ratio: Annotated[int, Field(ge=1, le=1000)] = 2
+    lifting_ratio: Count = 2
     projection_channels: Width = 256
     mlp_expansion: Annotated[float, Field(gt=0, le=1000)] = 0.5
     domain_padding: Annotated[float, Field(ge=0, le=10)] = 0.125
@@ -97,18 +80,16 @@ class GINO(System):
         self.to_queries = KernelIntegral(dim, width, s.out_kernel, s.radius, s.embedding_frequencies)
         self.projection = MLP(width, s.projection_channels, out_channels)
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
-        inputs = features if self.in_channels else points.expand(features.shape[0], -1, -1)
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
+        batch = len(features)
+        inputs = features if self.in_channels else points.expand(batch, -1, -1)
         grid = self.grid.points(points)[None]
-        near = nearest(points, grid, 1, mask)
         latent = self.to_grid(self.inputs(inputs), points, grid, weights, mask)
-        geometry = torch.cat([grid.expand(latent.shape[0], -1, -1), _distance(points, grid, near, latent)], -1)
-        latent = self._process(self.lifting(torch.cat([latent, geometry], -1)))
-        values = self.to_queries(latent, grid, points if queries is None else queries)
-        return self.projection(values)
+        near = nearest(points, grid, 1, mask)
+        distance = near.sum(near.offsets(points, grid).norm(dim=-1, keepdim=True))  # 0 if the cloud is empty
+        parts = [latent, grid.expand(batch, -1, -1), distance.expand(batch, -1, -1)]
+        latent = self._process(self.lifting(torch.cat(parts, -1)))
+        return self.projection(self.to_queries(latent, grid, points if queries is None else queries))
 
     def _process(self, latent: Float[Tensor, "batch count width"]) -> Float[Tensor, "batch count width"]:
         """Return the grid after the Fourier blocks."""
@@ -132,30 +113,17 @@ class KernelIntegral(nn.Module):
         self.kernel = pair_kernel(2 * self.embedding.width(dim) + dim, *hidden, width)
 
     def forward(
-        self,
-        values: Float[Tensor, "batch sources width"],
-        sources: Float[Tensor, "#batch sources dim"],
-        targets: Float[Tensor, "#batch targets dim"],
-        weights: Float[Tensor, "#batch sources"] | None = None,
-        mask: Bool[Tensor, "#batch sources"] | None = None,
+        self, values: Features, sources: Points, targets: Targets, weights: Weights = None, mask: Mask = None
     ) -> Float[Tensor, "batch targets width"]:
         """Return the integrals at the targets."""
         edges, _ = neighborhoods(sources, targets, self.radius, mask)
-        clouds = edges.targets // targets.shape[1]
-        x, y = flat(sources, clouds), flat(targets, clouds)
-        near, here = edges.gather(x), edges.gather_targets(y)
-        psi = [edges.gather(self.embedding(x)), edges.gather_targets(self.embedding(y)), (near - here) / self.radius]
-        kernel = self.kernel(torch.cat(psi, -1)) * self._shares(edges, x, weights, clouds)
-        result = edges.sum(kernel * edges.gather(flat(values, clouds)))
-        return result.reshape(values.shape[0], -1, result.shape[2])
-
-    def _shares(self, edges: Edges, x: Tensor, weights: Tensor | None, clouds: int) -> Tensor:
-        """Return the weights of the edges, which add up to 1 at each target."""
-        if weights is None:
-            return 1 / edges.counts.to(x.dtype)[edges.target][None, :, None]
-        weights = weights.to(x.dtype)[..., None].clamp(min=torch.finfo(x.dtype).tiny)
-        weights = edges.gather(flat(weights, clouds))
-        return weights / edges.gather_targets(edges.sum(weights))
+        at_sources, at_targets = edges.gather(self.embedding(sources)), edges.gather_targets(self.embedding(targets))
+        offset = edges.offsets(sources, targets) / self.radius
+        kernel = self.kernel(torch.cat([at_sources, at_targets, offset], -1))
+        weights = torch.ones_like(sources[..., 0]) if weights is None else weights
+        parts = edges.gather(weights[..., None].clamp(min=torch.finfo(weights.dtype).tiny))
+        shares = parts / edges.gather_targets(edges.sum(parts))
+        return edges.sum(kernel * shares * edges.gather(values))
 
 
 class FourierBlock(nn.Module):
@@ -173,11 +141,3 @@ class FourierBlock(nn.Module):
         """Return the new values on the grid."""
         z = self.activation(self.convolution(u) + self.skip(u))
         return self.activation(self.mlp(z) + self.gate * u)
-
-
-def _distance(points: Tensor, grid: Tensor, near: Edges, like: Tensor) -> Tensor:
-    """Return the distance of each grid point to the nearest point of the cloud, for every sample."""
-    clouds = near.targets // grid.shape[1]
-    x, y = flat(points, clouds), flat(grid, clouds)
-    distance = (near.gather(x) - near.gather_targets(y)).norm(dim=-1, keepdim=True)
-    return near.sum(distance).view(clouds, -1, 1).expand(like.shape[0], -1, -1)

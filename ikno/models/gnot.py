@@ -6,53 +6,36 @@ which is linear in the points, as sum_i k~_i v_i^T and sum_i k~_i are formed fir
 tokens read each other, and after each of the two mixes experts by position (geometric gating, soft domains):
     x + attend(norm(x), norm(y)),  x + norm(sum_e p_e E_e(x)),  the same with y = x,   p = softmax(Gate(position)).
 
-What differs from the original:
-- One input function with the tokens MLP(x_i, a(x_i)); without features these are the points alone. Global parameters
-  arrive as features, as everywhere here; there is no further branch for them.
-- The original lets all queries read each other. Here the tokens that are read are those at the points; other queries
-  read them too but are not read. So a value at a query does not depend on the other queries, and a query on a point has
-  the value of that point. With queries=None, as in the original's experiments, both are the same.
-- Quadrature weights, if given, and masks enter the sums over i, which are means.
-- The start: matrices keep the size of their input, those of queries and keys are doubled, so that queries read
-  different means, and the last one is small. The original has torch's own start.
-The released defaults (3 layers of width 64, 1 expert) have no gating; here 4 layers of width 128 and 3 experts, the
-rest as released. They make 4,956,685 parameters for one channel in and out in 2-D; there is no published number to
-compare with, the layers are counted by hand in the tests.
+``docs/systems.md`` says what differs from the original.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ikno.config import Settings
-from ikno.models.layers import MLP, Width
-from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
+from ikno.models.layers import MLP, Count, HeadedSettings, Tokens, Width, keep_scale, merge_heads, split_heads
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, with_points
 
 SHARP = 2.0  # factor of queries and keys at the start, so that queries read different means
 FIRST_VALUES = 0.1  # factor of the last map at the start; tokens have grown by then
 
-SMALL: dict[str, Any] = {"d_model": 48, "num_layers": 2, "num_experts": 2, "ff_mult": 2}
+AtPoints = Float[Tensor, "batch points width"]
+Share = Float[Tensor, "#batch points"]
 
 
-class GNOTSettings(Settings):
+class GNOTSettings(HeadedSettings):
     """``ff_mult`` is the width of experts and gate over d_model, ``mlp_layers`` counts inner layers of perceptrons."""
 
     d_model: Width = 128
     num_heads: PositiveInt = 1
-    num_layers: Annotated[int, Field(ge=1, le=1000)] = 4
-    num_experts: Annotated[int, Field(ge=1, le=1000)] = 3
-    ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4
+    num_layers: Count = 4
+    num_experts: Count = 3
+    ff_mult: Count = 4
     mlp_layers: Annotated[int, Field(ge=0, le=1000)] = 3
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "GNOTSettings":
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
-        return self
 
 
 class ResidualMLP(nn.Module):
@@ -80,19 +63,14 @@ class NormalizedAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens width"],
-        y: Float[Tensor, "batch points width"],
-        share: Float[Tensor, "#batch points"],
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, y: AtPoints, share: Share) -> Tokens:
         """Return what each token x reads from the tokens y, which count by their shares s."""
         q = F.softmax(split_heads(self.query(x), self.heads), -1)
         k = F.softmax(split_heads(self.key(y), self.heads), -1) * share[:, None, :, None]
         total = q @ k.sum(2)[..., None]  # in (0, 1] where the shares add up to 1, 0 where there are no points
         read = q @ (k.mT @ split_heads(self.value(y), self.heads))
         read = read / total.clamp(min=1e-20)
-        return self.out((q + read).transpose(1, 2).flatten(2))
+        return self.out(merge_heads(q + read))
 
 
 class Experts(nn.Module):
@@ -103,14 +81,10 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(MLP(width, ff_mult * width, width) for _ in range(experts))
         self.norm = nn.LayerNorm(width)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], parts: Float[Tensor, "#batch tokens experts"]
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, parts: Float[Tensor, "#batch tokens experts"]) -> Tokens:
         """Return the mixture."""
-        mixed = torch.zeros_like(x)
-        for expert, part in zip(self.experts, parts.split(1, -1), strict=True):
-            mixed = mixed + part * expert(x)
-        return self.norm(mixed)
+        mixed = [part * expert(x) for expert, part in zip(self.experts, parts.split(1, -1), strict=True)]
+        return self.norm(sum(mixed[1:], mixed[0]))
 
 
 class GNOTBlock(nn.Module):
@@ -124,13 +98,7 @@ class GNOTBlock(nn.Module):
         self.cross_experts, self.own_experts = (Experts(width, s.num_experts, s.ff_mult) for _ in range(2))
         self.gate = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), MLP(hidden, hidden, s.num_experts))
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens width"],
-        y: Float[Tensor, "batch points width"],
-        positions: Float[Tensor, "#batch tokens dim"],
-        share: Float[Tensor, "#batch points"],
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, y: AtPoints, positions: Float[Tensor, "#batch tokens dim"], share: Share) -> Tokens:
         """Return the new tokens; the first of them are those at the points."""
         parts = F.softmax(self.gate(positions), -1)
         x = x + self.cross(self.cross_norm(x), self.input_norm(y), share)
@@ -158,17 +126,13 @@ class GNOT(System):
         with torch.no_grad():
             self.head.last.weight.mul_(FIRST_VALUES)
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
-        batch, share = features.shape[0], mean_weights(points, weights, mask)
-        y = self.branch(torch.cat([points.expand(batch, -1, -1), features], -1))
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
+        y, share = self.branch(with_points(features, points)), mean_weights(points, weights, mask)
         positions = points
         if queries is not None:
             clouds = max(len(points), len(queries))
             positions = torch.cat([p.expand(clouds, -1, -1) for p in (points, queries)], 1)
-        x = self.trunk(positions).expand(batch, -1, -1)
+        x = self.trunk(positions).expand(len(features), -1, -1)
         for block in self.blocks:
             x = block(x, y, positions, share)
         return self.head(x if queries is None else x[:, points.shape[1] :])
@@ -177,8 +141,7 @@ class GNOT(System):
 def _initialize(module: nn.Module) -> None:
     """Start linear maps so that they keep the size of their input, those of queries and keys larger."""
     if isinstance(module, nn.Linear):
-        nn.init.normal_(module.weight, std=module.in_features**-0.5)
-        nn.init.zeros_(module.bias)
+        keep_scale(module)
     elif isinstance(module, NormalizedAttention):  # comes after its own maps
         with torch.no_grad():
             module.query.weight.mul_(SHARP)

@@ -16,24 +16,29 @@ from torch.nn import functional as F
 from ikno.errors import UserError
 from ikno.linalg import Cells, Cloud, Grid, Team, density_weights, locate
 from ikno.models.kernels import KERNELS
-from ikno.models.layers import MLP, CrossAttention, NerfFeatures, Width, recompute
+from ikno.models.layers import MLP, Count, CrossAttention, HeadedSettings, NerfFeatures, Width, per_axis, recompute
 from ikno.models.processors import PROCESSORS, ProcessorSettings
 from ikno.models.propagation import Propagation, ResolventName, propagation
 from ikno.models.stretching import Stretching
+from ikno.models.system import Features, Mask, Values, Weights
 
-# The processor sees every latent point: more than this is a slip of the hand, not a model.
+# The processor sees every latent point: more than this is a typing error.
 MAX_GRID = 1_000_000
 MARGIN = 2  # cells around the grid in which a folded model is exact
 
+Points = Float[Tensor, "#batch points dim"] | Cloud
+Queries = Float[Tensor, "#batch queries dim"] | Cloud
+Latent = Float[Tensor, "batch *grid width"]
 
-class IKNOSettings(ProcessorSettings):
-    """The paper's parameter table (first block) and what the paper leaves open (second block).
+
+class IKNOSettings(ProcessorSettings, HeadedSettings):
+    """The parameter table of the paper (first block) and what the paper leaves open (second block).
 
     Kernels start with the scales ``first_scale`` times 1, 2, 4, ..., unless they are given. ``point_width``: channels
-    that travel between points and grid; None: ``d_model``, as published. ``conditions``: the last so many features
-    (time, lead), or those of these indices, are constant over a cloud; they scale and shift the norms of the processor.
-    ``stretching``: positions along each axis between which the latent grid has equally many lines; None: it is regular,
-    as published; auto: training decides it from the points, and without training it is regular.
+    that travel between points and grid; None: ``d_model``, as published. ``conditions``: how many of the last features
+    (time, lead), or the indices of features, are constant over a cloud; they scale and shift the norms of the
+    processor. ``stretching``: positions along each axis between which the latent grid has equally many lines; None: the
+    grid is regular, as published; auto: training chooses it from the points, and without training it is regular.
     """
 
     d_model: Width = 256
@@ -44,7 +49,7 @@ class IKNOSettings(ProcessorSettings):
     grid_size: PositiveInt | tuple[PositiveInt, ...] = 24
     grid_min: float | tuple[float, ...] = -1.0
     grid_max: float | tuple[float, ...] = 1.0
-    num_kernels: Annotated[int, Field(ge=1, le=1000)] = 3
+    num_kernels: Count = 3
     kernel_alpha: tuple[float, ...] = (-1.0, -1.0, -1.0)
     kernel_alpha_grad: bool = True
     init_scales_l1: tuple[PositiveFloat, ...] = (1.0, 2.0, 4.0)
@@ -71,15 +76,13 @@ class IKNOSettings(ProcessorSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "IKNOSettings":
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
         if not self.nerf_include_input and self.nerf_frequencies == 0:
             raise ValueError("nerf_include_input=False needs nerf_frequencies of at least 1: no coordinates are left")
-        for name, value in (("kernel_alpha", -1.0), ("init_scales_l1", 2.0), ("init_scales_l2", 2.0)):
+        powers = tuple(self.first_scale * 2.0**q for q in range(self.num_kernels))
+        alphas = (-1.0,) * self.num_kernels
+        for name, values in (("kernel_alpha", alphas), ("init_scales_l1", powers), ("init_scales_l2", powers)):
             if name not in self.model_fields_set:
-                powers = tuple(self.first_scale * value**q for q in range(self.num_kernels))
-                filled = (value,) * self.num_kernels if value < 0 else powers
-                object.__setattr__(self, name, filled)
+                object.__setattr__(self, name, values)
             elif len(getattr(self, name)) != self.num_kernels:
                 raise ValueError(f"{name} needs num_kernels = {self.num_kernels} values, found {getattr(self, name)}")
         if self.point_width is not None and (self.encoder != "kernel" or not self.normalize_branches):
@@ -90,25 +93,26 @@ class IKNOSettings(ProcessorSettings):
 
     def grid(self, dim: int) -> Grid:
         """Return the latent grid in ``dim`` dimensions; single numbers serve all axes."""
-        axes = {}
-        for name in ("grid_size", "grid_min", "grid_max"):
-            value = getattr(self, name)
-            axes[name] = value if isinstance(value, tuple) else (value,) * dim
-            if len(axes[name]) != dim:
-                raise UserError(f"model.{name}: one value or one for each of the {dim} axes is needed, found {value}")
-        if prod(axes["grid_size"]) > MAX_GRID:
-            raise UserError(f"model.grid_size: at most {MAX_GRID:,} latent points, found {prod(axes['grid_size']):,}")
-        if any(a >= b for a, b in zip(axes["grid_min"], axes["grid_max"], strict=True)):
+        size, lower, upper = (per_axis(n, getattr(self, n), dim) for n in ("grid_size", "grid_min", "grid_max"))
+        if prod(size) > MAX_GRID:
+            raise UserError(f"model.grid_size: at most {MAX_GRID:,} latent points, found {prod(size):,}")
+        if any(a >= b for a, b in zip(lower, upper, strict=True)):
             raise UserError(f"model.grid_min: must lie below grid_max, found {self.grid_min} and {self.grid_max}")
-        return Grid(*axes.values())
+        return Grid(size, lower, upper)
 
 
 class IKNO(nn.Module):
     """Infinite-order kernel neural operator, and through its settings the finite and ablated relatives in the paper.
 
-    Called as ``model(features, points, queries)`` in coordinates of the latent grid's box; values at points outside the
-    box are defined too. ``encode`` and ``decode`` are its two halves. With a ``team`` of processes each calls it
-    with its own part of the points, and the values are those of the whole cloud: sums over points are exchanged.
+    Called as ``model(features, points, queries)`` in coordinates of the box of the latent grid; points may lie outside.
+    ``encode`` and ``decode`` are its two halves. With a ``team`` of processes each calls it with its own part of the
+    points, and the values are those of the whole cloud: sums over points are exchanged.
+
+    Args:
+        in_channels: Feature channels at each point; 0 for none.
+        out_channels: Variables to predict.
+        dim: Dimensions of the points.
+        settings: Sizes and options; by default those of the paper.
     """
 
     def __init__(self, in_channels: int, out_channels: int, dim: int, settings: IKNOSettings | None = None) -> None:
@@ -129,39 +133,41 @@ class IKNO(nn.Module):
         if any(not -in_channels <= i < in_channels for i in chosen):
             raise UserError(f"model.conditions: {s.conditions} names features beyond the {in_channels} of the model")
         self.condition_features = sorted({i % in_channels for i in chosen})
-        if s.point_width is None:
+        plain = s.point_width is None
+        if plain:
             self.encoder_fusion = _fusion(width if self.attention else branches * width, width, s.normalize_branches)
         else:
             self.encoder_fusion = nn.Sequential(nn.LayerNorm(branches * narrow), nn.Linear(branches * narrow, width))
         self.processor = PROCESSORS.find(s.processor)(self.grid.size, width, s, len(self.condition_features))
-        if s.point_width is None:
-            self.decoder_fusion = _fusion(branches * width, width, s.normalize_branches)
-        else:
-            self.decoder_fusion = nn.Linear(branches * width, narrow)
+        wide = branches * width
+        self.decoder_fusion = _fusion(wide, width, s.normalize_branches) if plain else nn.Linear(wide, narrow)
         self.head = MLP(narrow, width, out_channels)
         self.register_load_state_dict_pre_hook(lambda module, *_: module._folded.clear())
 
     def forward(
         self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"] | Cloud,
-        queries: Float[Tensor, "#batch queries dim"] | Cloud | None = None,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
+        features: Features,
+        points: Points,
+        queries: Queries | None = None,
+        weights: Weights = None,
+        mask: Mask = None,
+    ) -> Values:
+        """Return the values at the queries, by default at the points themselves (zero where these are masked).
+
+        Arguments are those of ``encode`` and ``decode``.
+        """
         cloud = self.locate(points, mask)
         there = None if self.attention else self._propagation(cloud, self.settings.resolvent)
-        state = self._encode(features, cloud, weights, mask, there)
-        again = queries is None and self._decoder_resolvent == self.settings.resolvent
-        back = there if there and again else self._propagation(cloud if queries is None else self.locate(queries))
-        values = self._decode(state, back)
-        return values if queries is not None or mask is None else values * mask[..., None]
+        state = self.encode(features, cloud, weights, mask, there)
+        if queries is not None:
+            return self.decode(state, queries)
+        values = self.decode(state, cloud, there if self._decoder_resolvent == self.settings.resolvent else None)
+        return values if mask is None else values * mask[..., None]
 
     def locate(
         self, points: Float[Tensor, "clouds points dim"] | Cloud, mask: Bool[Tensor, "_ points"] | None = None
     ) -> Cloud:
-        """Return the points sorted into the cells of the latent grid: worth keeping if the same cloud comes again."""
+        """Return the points with their cells of the latent grid; keep the result if the cloud is used again."""
         if isinstance(points, Cloud):
             if points.points.dtype != self._dtype or points.fixed != bool(self._folded):
                 raise ValueError("the cloud was located by a model of another precision, or before or after `fold`")
@@ -175,11 +181,14 @@ class IKNO(nn.Module):
         return locate(points.to(self._dtype), self.grid, own, self.team)
 
     def fold(self) -> None:
-        """Compute once what depends on the weights alone: tables, resolvents, and how many nodes the tables have.
+        """Compute once what depends on the weights alone: tables, resolvents, and the number of nodes of the tables.
 
-        After that the forward pass reads no number from a tensor and has no custom gradient, so that it can be
-        exported. Points more than ``MARGIN`` cells outside the box count as if they were there. ``train`` and loading
-        weights undo it.
+        After that the forward pass reads no number from a tensor and has no custom gradient, so it can be exported.
+        Points more than ``MARGIN`` cells outside the box are treated as if they were at this distance. ``train`` and
+        loading weights undo the folding.
+
+        Raises:
+            ValueError: Several processes hold the points, or a resolvent is singular.
         """
         if self.team is not None:
             raise ValueError("a model whose points are held by several processes cannot be folded")
@@ -197,42 +206,40 @@ class IKNO(nn.Module):
         return Cells((-MARGIN,) * self.dim, tuple(max(n - 1, 1) + 2 * MARGIN for n in self.grid.size))
 
     def train(self, mode: bool = True) -> "IKNO":
-        """Set the mode of all parts; in training nothing is folded."""
+        """Set the mode of all parts; training mode undoes ``fold``."""
         if mode:
             self._folded = {}
         return super().train(mode)
 
     def encode(
         self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"] | Cloud,
-        weights: Float[Tensor, "#batch points"] | None = None,
-        mask: Bool[Tensor, "#batch points"] | None = None,
-    ) -> Float[Tensor, "batch *grid width"]:
+        features: Features,
+        points: Points,
+        weights: Weights = None,
+        mask: Mask = None,
+        there: Propagation | None = None,
+    ) -> Latent:
         """Return the processed latent grid V'_G, all that is needed to decode at any number of query points.
 
-        ``weights`` are quadrature weights of the points in any unit (cell volumes, for instance); they are scaled to
-        sum to the number of grid points, so that refining a cloud leaves the sums unchanged.
+        Args:
+            features: Input functions at the points.
+            points: Their coordinates, or a cloud from ``locate``.
+            weights: Quadrature weights of the points in any unit (cell volumes, for instance). They are scaled to sum
+                to the number of grid points, so that refining a cloud leaves the sums unchanged.
+            mask: False at points that only pad a batch.
+            there: The sums to the grid, if already computed.
         """
-        return self._encode(features, self.locate(points, mask), weights, mask)
-
-    def _encode(
-        self,
-        features: Tensor,
-        cloud: Cloud,
-        weights: Tensor | None,
-        mask: Tensor | None,
-        there: Propagation | None = None,
-    ) -> Tensor:
-        self._check(features, cloud)
+        cloud = self.locate(points, mask)
+        if features.shape[2] != self.in_channels:
+            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
+        if features.shape[1] != cloud.shape[1] or cloud.shape[0] not in (1, features.shape[0]):
+            raise ValueError(f"features {tuple(features.shape)} and points {tuple(cloud.shape)} do not belong together")
         if mask is not None:
             features = features.masked_fill(~mask[..., None], 0)
         latent = self._to_latent(features, cloud, self._weights(cloud, weights, mask), mask, there)
         return self.processor(latent, self._condition(features, mask, cloud.team))
 
-    def _condition(
-        self, features: Tensor, mask: Tensor | None, team: Team | None
-    ) -> Float[Tensor, "batch conditions"] | None:
+    def _condition(self, features: Features, mask: Mask, team: Team | None) -> Float[Tensor, "batch _"] | None:
         """Return the numbers of the whole cloud among the features, which are the same at all of its points."""
         if not self.condition_features:
             return None
@@ -241,16 +248,18 @@ class IKNO(nn.Module):
             return given.mean(1)
         sums, counts = given.sum(1), mask.sum(1, keepdim=True).to(given.dtype).expand(len(given), 1)
         if team is not None:  # all points of a sample may be in other processes
-            sums, counts = team.total(sums), team.total(counts)
+            sums, counts = team.all_reduce_sum(sums), team.all_reduce_sum(counts)
         return sums / counts.clamp(min=1)
 
-    def decode(
-        self, state: Float[Tensor, "batch *grid width"], queries: Float[Tensor, "#batch queries dim"] | Cloud
-    ) -> Float[Tensor, "batch queries out_channels"]:
-        """Return the values at the queries."""
-        return self._decode(state, self._propagation(self.locate(queries)))
+    def decode(self, state: Latent, queries: Queries, back: Propagation | None = None) -> Values:
+        """Return the values at the queries.
 
-    def _decode(self, state: Tensor, back: Propagation) -> Tensor:
+        Args:
+            state: What ``encode`` returned.
+            queries: Coordinates, or a cloud from ``locate``.
+            back: The sums from the grid, if already computed.
+        """
+        back = back or self._propagation(self.locate(queries), self._decoder_resolvent)
         first = self._on_grid
         with torch.autocast(state.device.type, enabled=False):
             state = state.to(self._dtype)
@@ -287,8 +296,8 @@ class IKNO(nn.Module):
         return read
 
     def _to_latent(
-        self, features: Tensor, cloud: Cloud, weights: Tensor, mask: Tensor | None, there: Propagation | None = None
-    ) -> Tensor:
+        self, features: Features, cloud: Cloud, weights: Tensor, mask: Mask, there: Propagation | None = None
+    ) -> Latent:
         """Return the fused latent features V_G before the processor."""
         inputs = self._inputs(features, cloud)
         if self.attention is not None:
@@ -307,7 +316,7 @@ class IKNO(nn.Module):
             if equal:
                 sums = sums * weights.view(-1, *(1,) * (self.dim + 2))
             if cloud.team is not None:  # all is linear in the sums over points, so their parts may be added here
-                sums = cloud.team.total(sums)
+                sums = cloud.team.all_reduce_sum(sums)
         branches = sums.movedim(1, -2)
         if waits:
             last = self.embedding.last
@@ -323,46 +332,31 @@ class IKNO(nn.Module):
         """Return a function of each point, ``point_chunk`` of them at a time, which bounds the memory."""
         if self._folded:
             return function(x)
-        again = self.settings.checkpointing and torch.is_grad_enabled()
+        again = self.settings.checkpointing
         parts = [recompute(function, p) if again else function(p) for p in x.split(self.settings.point_chunk, 1)]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def _propagation(self, cloud: Cloud, resolvent: ResolventName | None = None) -> Propagation:
-        """Return K_inf K_GP of all kernels, by default with the resolvent of the decoder."""
-        s, name = self.settings, resolvent or self._decoder_resolvent
-        if name in self._folded:
-            return self._folded[name].at(cloud)
-        return propagation(self.branches, cloud, name, s.order, s.contraction, s.tolerance)
+    def _propagation(self, cloud: Cloud, resolvent: ResolventName) -> Propagation:
+        """Return K_inf K_GP of all kernels."""
+        if resolvent in self._folded:
+            return self._folded[resolvent].at(cloud)
+        s = self.settings
+        return propagation(self.branches, cloud, resolvent, s.order, s.contraction, s.tolerance)
 
     @property
     def _decoder_resolvent(self) -> ResolventName:
         return self.settings.decoder_resolvent or self.settings.resolvent
 
-    def _weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
+    def _weights(self, cloud: Cloud, weights: Weights, mask: Mask) -> Float[Tensor, "clouds _"]:
         """Return the weights of the sum over points, which add up to the number M of grid points, except for ``sum``.
 
         A single column where all points have the same weight.
         """
         rule = self.settings.point_weights
-        if weights is None and mask is None and rule != "density":
-            weights = cloud.points.new_ones(cloud.shape[0], 1)
-            sums = weights * cloud.shape[1]
-        else:
-            weights = self._given_weights(cloud, weights, mask)
-            sums = weights.sum(1, keepdim=True)
-        if rule == "sum":
-            return weights
-        if cloud.team is not None:
-            sums = cloud.team.total(sums)
-        empty = sums <= 0  # all points are masked
-        return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
-
-    def _given_weights(self, cloud: Cloud, weights: Tensor | None, mask: Tensor | None) -> Float[Tensor, "clouds _"]:
-        """Return the weights of each point in any unit, 0 where it is masked."""
         if weights is not None:
             weights = weights.to(self._dtype)
-        elif self.settings.point_weights != "density":
-            weights = torch.ones_like(cloud.points[..., 0])
+        elif rule != "density":
+            weights = cloud.points.new_ones(cloud.shape[0], 1)
         elif cloud.cells is None:
             raise UserError(
                 "points: they lie so far outside the domain that their density cannot be told; remove those far away, "
@@ -370,13 +364,15 @@ class IKNO(nn.Module):
             )
         else:
             weights = density_weights(cloud)
-        return weights if mask is None else weights * mask
-
-    def _check(self, features: Tensor, cloud: Cloud) -> None:
-        if features.shape[2] != self.in_channels:
-            raise ValueError(f"the model takes {self.in_channels} feature channels, found {features.shape[2]}")
-        if features.shape[1] != cloud.shape[1] or cloud.shape[0] not in (1, features.shape[0]):
-            raise ValueError(f"features {tuple(features.shape)} and points {tuple(cloud.shape)} do not belong together")
+        if mask is not None:
+            weights = weights * mask
+        if rule == "sum":
+            return weights
+        sums = weights.expand(-1, cloud.shape[1]).sum(1, keepdim=True)
+        if cloud.team is not None:
+            sums = cloud.team.all_reduce_sum(sums)
+        empty = sums <= 0  # all points are masked
+        return weights * torch.where(empty, 0, self.grid.count / sums.masked_fill(empty, 1))
 
     @property
     def _dtype(self) -> torch.dtype:

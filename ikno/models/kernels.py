@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.functional import jvp
 
 from ikno.linalg import Grid
 from ikno.linalg.interpolation import lagrange, lobatto
@@ -39,16 +40,12 @@ class BaseKernel(nn.Module):
         alpha_sign: Literal["keep", "free"] = "keep",
     ) -> None:
         super().__init__()
-        if alpha_sign == "keep" and alpha == 0:
-            raise ValueError("an alpha of 0 has no sign to keep; use a nonzero kernel_alpha or alpha_sign='free'")
         self.dim = dim
         self.sign = 0 if alpha_sign == "free" else int(math.copysign(1, alpha))
-        self.raw_alpha = nn.Parameter(
-            torch.tensor(alpha if self.sign == 0 else _softplus_inverse(abs(alpha))), alpha_grad
-        )
-        self.raw_c = nn.Parameter(torch.full((dim,), _softplus_inverse(amplitude)), scales_grad)
-        self.raw_beta = nn.Parameter(torch.full((dim,), _softplus_inverse(scale_l2)), scales_grad)
-        self.raw_gamma = nn.Parameter(torch.full((dim,), _softplus_inverse(scale_l1)), scales_grad)
+        self.raw_alpha = nn.Parameter(torch.tensor(_raw(abs(alpha)) if self.sign else alpha), alpha_grad)
+        self.raw_c = nn.Parameter(torch.full((dim,), _raw(amplitude)), scales_grad)
+        self.raw_beta = nn.Parameter(torch.full((dim,), _raw(scale_l2)), scales_grad)
+        self.raw_gamma = nn.Parameter(torch.full((dim,), _raw(scale_l1)), scales_grad)
 
     @property
     def alpha(self) -> Float[Tensor, ""]:
@@ -116,10 +113,10 @@ class BaseKernel(nn.Module):
         counts = []
         for j in range(d):
             each = (("gaussian", beta[j]), ("laplace", gamma[j]))
-            found = [_nodes(k, _rounded_up(s * grid.spacing(j)), values, derivatives, slope) for k, s in each]
-            if None in found:
+            needed = [_nodes(k, _rounded_up(s * grid.spacing(j)), values, derivatives, slope) for k, s in each]
+            if None in needed:
                 return None
-            counts.append(max(m for m in found if m is not None))
+            counts.append(max(m for m in needed if m is not None))
         return tuple(counts)
 
 
@@ -140,67 +137,61 @@ def _nodes(
 
 
 def _rounded_up(scale: float) -> float:
-    """Return the next power of 2^(1/16), so that a slowly learned scale is looked up, not analyzed, at most steps."""
+    """Return the next power of 2^(1/16): while a scale changes slowly, its number of nodes comes from the cache."""
     return 2.0 ** (math.ceil(16 * math.log2(max(scale, 1e-12))) / 16)
 
 
-def _softplus_inverse(value: float) -> float:
+def _raw(value: float) -> float:
+    """Return the parameter whose softplus is the value."""
     if not value > 0:
-        raise ValueError(f"kernel scales and amplitudes are positive, found {value}")
+        raise ValueError(f"kernel scales, amplitudes and |alpha| are positive, found {value}")
     return value + math.log(-math.expm1(-value))
 
 
+def _with_slope(function: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """Return an elementwise function, or one that adds a last axis, with its derivative."""
+    result: Any = jvp(function, x, torch.ones_like(x))
+    return result
+
+
+@torch.inference_mode(False)
 def nodes_needed(
-    profile: Callable[[Float[Tensor, "*u"]], Float[Tensor, "*u"]],
-    reach: float,
-    tolerance: float,
-    derivatives: float,
-    slope: bool,
+    profile: Callable[[Tensor], Tensor], reach: float, tolerance: float, derivatives: float, slope: bool
 ) -> int | None:
     """Return the smallest node count for which interpolation in all cells meets two tolerances, None if too many.
 
-    ``profile(u)`` is the kernel at a distance of u >= 0 cells, negligible beyond ``reach``. What is bounded is the
-    root-mean-square error, each relative to the root mean square of the quantity itself: that of the profile f by
-    ``tolerance``, by ``derivatives`` that of u f'(u) (the derivative in the scale parameter) and, if ``slope``, of
-    f'(u) (the derivative in the coordinates), the last at the worst position in a cell: slopes are worst at its ends,
-    where clouds may have all their points. Measured on a fine sample, not estimated.
+    Root-mean-square errors are measured on a fine sample, relative to the root mean square of the quantity itself.
+
+    Args:
+        profile: The kernel f(u) at a distance of u >= 0 cells.
+        reach: The distance beyond which it is negligible.
+        tolerance: Bound of the error of f(u).
+        derivatives: Bound of the error of u f'(u), the derivative in the scale parameter.
+        slope: Whether ``derivatives`` also bounds the error of f'(u), the derivative in the coordinates, at the worst
+            position in a cell: errors are largest at its ends, where clouds may have all their points.
     """
+
+    def with_derivatives(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return f(u), u f'(u) and f'(u)."""
+        value, slopes = _with_slope(profile, u)
+        return value, u * slopes, slopes
+
+    def relative(error: Tensor, exact: Tensor) -> float:
+        return float(error.square().mean().sqrt() / exact.square().mean().sqrt())
+
     offsets = torch.unique(torch.linspace(0, max(math.ceil(reach), 1), 129, dtype=torch.float64).round())
     t = ((torch.arange(-1, 129, dtype=torch.float64) + 0.5) / 128).clamp(0, 1)  # middles of 128 parts, and both ends
-    exact = _with_derivatives(profile, t[:, None] + offsets)
+    exact = with_derivatives(t[:, None] + offsets)
     for count in range(2, MAX_NODES_PER_CELL + 1):
-        nodal = _with_derivatives(profile, torch.tensor(lobatto(count), dtype=torch.float64)[:, None] + offsets)
-        basis = lagrange(t, count)
-        errors = [_relative(basis @ n - e, e) for n, e in zip(nodal[:2], exact[:2], strict=True)]
+        nodal = with_derivatives(torch.tensor(lobatto(count), dtype=torch.float64)[:, None] + offsets)
+        basis, derivative = _with_slope(partial(lagrange, count=count), t)
+        errors = [relative(basis @ n - e, e) for n, e in zip(nodal[:2], exact[:2], strict=True)]
         if slope:
-            derivative = _along(lambda x, m=count: lagrange(x, m), t)[1]
             worst = (derivative @ nodal[0] - exact[2]).square().mean(1).argmax()
-            errors.append(_relative(derivative[worst] @ nodal[0] - exact[2][worst], exact[2]))
+            errors.append(relative(derivative[worst] @ nodal[0] - exact[2][worst], exact[2]))
         if errors[0] <= tolerance and max(errors[1:]) <= derivatives:
             return count
     return None
-
-
-def _relative(error: Float[Tensor, "*t offsets"], exact: Float[Tensor, "t offsets"]) -> float:
-    return float(error.square().mean().sqrt() / exact.square().mean().sqrt())
-
-
-def _with_derivatives(
-    profile: Callable[[Float[Tensor, "*u"]], Float[Tensor, "*u"]], u: Float[Tensor, "..."]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return f(u), u f'(u) and f'(u)."""
-    value, slope = _along(profile, u)
-    return value, u * slope, slope
-
-
-def _along(function: Callable[[Tensor], Tensor], x: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Return an elementwise function, or one that adds a last axis, with its derivative."""
-    with torch.inference_mode(False), torch.enable_grad():
-        x = x.clone().requires_grad_()
-        y = function(x)
-        columns = y[..., None].flatten(x.ndim).unbind(-1)
-        slopes = torch.stack([torch.autograd.grad(c.sum(), x, retain_graph=True)[0] for c in columns], -1)
-    return y.detach(), slopes.view(y.shape)
 
 
 class LinearWindow(nn.Module):
@@ -231,7 +222,7 @@ class LinearWindow(nn.Module):
     def along(
         kernels: "Sequence[LinearWindow]", axis: int, x: Float[Tensor, "*rows"], y: Float[Tensor, "cols"]
     ) -> Float[Tensor, "kernels *rows cols"]:
-        """Never called: ``nodes`` says that this kernel is no product."""
+        """Raise a ValueError: ``nodes`` says that this kernel is no product."""
         raise ValueError("the linear window is no product of axis kernels")
 
     def matrix(self, points: Float[Tensor, "clouds points dim"], grid: Grid) -> Float[Tensor, "clouds points count"]:

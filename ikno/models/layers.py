@@ -1,21 +1,52 @@
-"""The small parts that models share: positional features, perceptrons, rotations, cross-attention."""
+"""What models share: settings, positional features, perceptrons, attention, patches, initialization."""
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ikno.config import Settings
 from ikno.errors import UserError
 from ikno.linalg import Team
 
-BASE = 100.0  # of the rotary frequencies: places count tens of latent points, not thousands of words
+BASE = 100.0  # of the rotary frequencies: axes have tens of latent points, texts thousands of words
 
 Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer, as a setting
+Count = Annotated[int, Field(ge=1, le=1000)]  # of layers and the like
+
+Tokens = Float[Tensor, "batch tokens width"]
+InHeads = Float[Tensor, "batch heads tokens channels"]
+Rotation = Float[Tensor, "2 tokens pairs"]
+OnGrid = Float[Tensor, "batch *grid width"]
+Patches = Float[Tensor, "batch patches all_channels"]
+T = TypeVar("T")
+
+
+class HeadedSettings(Settings):
+    """Settings of models with attention heads, which divide a width."""
+
+    head_widths: ClassVar[dict[str, str]] = {"num_heads": "d_model"}
+
+    @model_validator(mode="after")
+    def _heads_divide_widths(self) -> "HeadedSettings":
+        for name, of in self.head_widths.items():
+            heads, width = getattr(self, name), getattr(self, of)
+            if width % heads:
+                raise ValueError(f"{of} ({width}) must be a multiple of {name} ({heads})")
+        return self
+
+
+def per_axis(setting: str, value: T | tuple[T, ...], dim: int) -> tuple[T, ...]:
+    """Return the values of a setting along each axis; a single one serves all axes."""
+    values = value if isinstance(value, tuple) else (value,) * dim
+    if len(values) != dim:
+        raise UserError(f"model.{setting}: one value or one for each of the {dim} axes is needed, found {value}")
+    return values
 
 
 class NerfFeatures(nn.Module):
@@ -50,7 +81,7 @@ class NerfFeatures(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Linear, GELU, ..., Linear between layers of these widths."""
+    """A perceptron with layers of these widths: Linear, GELU, ..., Linear."""
 
     def __init__(self, *widths: int) -> None:
         layers: list[nn.Module] = []
@@ -80,8 +111,8 @@ class MLP(nn.Sequential):
         return layer
 
 
-def grid_rotation(size: tuple[int, ...], width: int) -> Float[Tensor, "2 tokens pairs"]:
-    """Return cosine and sine of the rotary angles of a grid's points, for heads of this width.
+def grid_rotation(size: tuple[int, ...], width: int) -> Rotation:
+    """Return cosine and sine of the rotary angles of the points of a grid, for heads of this width.
 
     The angles are place * BASE^(-i / n), i = 0 .. n-1, along each axis; zero where pairs of channels are left over.
     """
@@ -98,9 +129,7 @@ def grid_rotation(size: tuple[int, ...], width: int) -> Float[Tensor, "2 tokens 
     return torch.stack([angles.cos(), angles.sin()])
 
 
-def rotated(
-    x: Float[Tensor, "batch heads tokens channels"], rotation: Float[Tensor, "2 tokens pairs"]
-) -> Float[Tensor, "batch heads tokens channels"]:
+def rotated(x: InHeads, rotation: Rotation) -> InHeads:
     """Return x with the pairs (i, pairs + i) of its channels turned by their angles."""
     a, b = x.chunk(2, -1)
     cos, sin = rotation.to(x.dtype)
@@ -108,8 +137,61 @@ def rotated(
 
 
 def recompute(function, *arguments):
-    """Call the function keeping only its inputs; the backward pass runs it again."""
+    """Call a function and keep only its inputs; the backward pass calls it again."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
     return checkpoint(function, *arguments, use_reentrant=False)
+
+
+def split_heads(x: Tokens, heads: int) -> InHeads:
+    """Return the channels of each head."""
+    return x.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: InHeads) -> Tokens:
+    """Undo ``split_heads``."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def attend(
+    q: Float[Tensor, "batch queries width"],
+    k: Tokens,
+    v: Tokens,
+    heads: int,
+    rotation: Rotation | None = None,
+    mask: Bool[Tensor, "_ 1 1 tokens"] | Float[Tensor, "_ 1 1 tokens"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch queries width"]:
+    """Return softmax(q k^T / sqrt(channels) + mask) v in each head, with the tokens at the places of a rotation."""
+    q, k, v = (split_heads(x, heads) for x in (q, k, v))
+    if rotation is not None:
+        q, k = rotated(q, rotation), rotated(k, rotation)
+    if mask is not None:
+        mask = mask.expand(len(q), 1, q.shape[2], -1)
+    return merge_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
+
+
+def to_patches(x: OnGrid, patch: int) -> Patches:
+    """Return the values of each patch of ``patch`` x ... x ``patch`` grid points side by side."""
+    dim = x.ndim - 2
+    cut = [n for size in x.shape[1:-1] for n in (size // patch, patch)]
+    order = [0, *range(1, 2 * dim, 2), *range(2, 2 * dim + 1, 2), 2 * dim + 1]
+    return x.reshape(len(x), *cut, x.shape[-1]).permute(order).flatten(dim + 1).flatten(1, dim)
+
+
+def from_patches(patches: Patches, size: tuple[int, ...], patch: int) -> OnGrid:
+    """Undo ``to_patches`` on a grid of this size."""
+    dim = len(size)
+    x = patches.reshape(len(patches), *(n // patch for n in size), *(patch,) * dim, -1)
+    order = [0, *(axis for j in range(1, dim + 1) for axis in (j, dim + j)), 2 * dim + 1]
+    return x.permute(order).reshape(len(patches), *size, -1)
+
+
+def keep_scale(layer: nn.Linear) -> None:
+    """Initialize a linear map so that its outputs are as large as its inputs, without bias."""
+    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class CrossAttention(nn.Module):
@@ -136,31 +218,21 @@ class CrossAttention(nn.Module):
         team: Team | None = None,
     ) -> Float[Tensor, "batch count width"]:
         """Return the averages at the latent points, over the points of the whole team if there is one."""
-        batch, n, width = values.shape
-        q = self._split(self.of_latent(latent)[None].expand(batch, -1, -1))
-        k = self._split(self.of_points(points).expand(batch, -1, -1))
-        v = self._split(self.of_values(values))
+        q = self.of_latent(latent).expand(len(values), -1, -1)
+        k, v = self.of_points(points).expand(len(values), -1, -1), self.of_values(values)
         bias = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
         bias = bias.to(q.dtype)[:, None, None, :]
-        if team is not None:
-            mixed = _attention_in_team(q, k, v, bias, team)
-        else:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.expand(batch, 1, q.shape[2], n))
-        return mixed.transpose(1, 2).reshape(batch, -1, width)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+        if team is None:
+            return attend(q, k, v, self.heads, mask=bias)
+        q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
+        return merge_heads(_attention_in_team(q, k, v, bias, team))
 
 
 def _attention_in_team(
-    q: Float[Tensor, "batch heads latent width"],
-    k: Float[Tensor, "batch heads points width"],
-    v: Float[Tensor, "batch heads points width"],
-    bias: Float[Tensor, "#batch 1 1 points"],
-    team: Team,
-) -> Float[Tensor, "batch heads latent width"]:
+    q: Float[Tensor, "batch heads latent _"], k: InHeads, v: InHeads, bias: Float[Tensor, "_ 1 1 tokens"], team: Team
+) -> Float[Tensor, "batch heads latent _"]:
     """Return softmax(q k^T / sqrt(width) + bias) v with the sums of the softmax over the points of all processes.
 
     Scores exist for some latent points at a time and are formed again in the backward pass.
@@ -175,8 +247,8 @@ def _attention_in_team(
         return torch.cat([e @ v, e.sum(-1, keepdim=True)], -1)
 
     parts = q.split(step, 2)
-    with torch.no_grad():  # the largest score is taken off for the sake of overflow and changes nothing else
-        top = team.largest(torch.cat([scores(rows).amax(-1, keepdim=True) for rows in parts], 2))
+    with torch.no_grad():  # subtracting the largest score avoids overflow and changes nothing else
+        top = team.all_reduce_max(torch.cat([scores(rows).amax(-1, keepdim=True) for rows in parts], 2))
     pairs = zip(parts, top.split(step, 2), strict=True)
-    total = team.total(torch.cat([recompute(sums, *pair) for pair in pairs], 2))
+    total = team.all_reduce_sum(torch.cat([recompute(sums, *pair) for pair in pairs], 2))
     return total[..., :-1] / total[..., -1:]

@@ -1,11 +1,10 @@
-"""Processors: what turns the latent grid into itself, between the sums from the points and those to the queries.
+"""Processors map the latent grid to itself, between the sums from the points and those to the queries.
 
 A processor is called as ``processor(latent, condition)``; the condition (time, lead, all that is constant over a cloud)
-scales and shifts its norms. ``attention`` sees all latent points as tokens, ``kernels`` mixes along the axes of the
-grid with resolvents of learned kernels, which costs less and has few parameters.
+scales and shifts its norms. ``attention`` sees all latent points as tokens. ``kernels`` mixes along the axes of the
+grid with resolvents of learned kernels, which costs less and has fewer parameters.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -17,23 +16,34 @@ from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.errors import UserError
-from ikno.models.layers import MLP, grid_rotation, recompute, rotated
+from ikno.models.layers import (
+    MLP,
+    Count,
+    OnGrid,
+    Rotation,
+    Tokens,
+    attend,
+    from_patches,
+    grid_rotation,
+    recompute,
+    to_patches,
+)
 from ikno.registry import Registry
 
-Latent = Float[Tensor, "batch *grid width"]
 Condition = Float[Tensor, "batch conditions"]
 
 
 class ProcessorSettings(Settings):
     """Sizes of a processor.
 
-    ``free``: the kernels of ``kernels`` alone, with a learned profile of the distance, a free matrix or both added to
-    each, or free matrices only. ``free_decay`` is the weight decay of these matrices, times the rate; 0: that of all.
+    ``free``: what the processor ``kernels`` adds to its kernels: nothing, a learned profile of the distance, a free
+    matrix, or both; only: free matrices in place of kernels. ``free_decay`` is the weight decay of these matrices,
+    times the learning rate; 0: that of all parameters.
     """
 
     num_layers: Annotated[int, Field(ge=0, le=1000)] = 12
     num_heads: PositiveInt = 8
-    ff_mult: Annotated[int, Field(ge=1, le=1000)] = 4
+    ff_mult: Count = 4
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     checkpointing: bool = False
     patch_size: PositiveInt = 1
@@ -84,7 +94,7 @@ class Block(nn.Module):
         self.mlp = MLP(width, ff_mult * width, width)
 
     def forward(self, v: Tensor, how: Any = None, modulation: Float[Tensor, "2 2 batch width"] | None = None) -> Tensor:
-        """Return the mixed values; ``how`` is what the mixer takes beside them."""
+        """Return the mixed values; ``how`` is the second argument of the mixer."""
         first, second = (None, None) if modulation is None else modulation
         v = v + self._drop(self.mixer(modulated(self.mix_norm(v), first), how))
         return v + self._drop(self.mlp(modulated(self.mlp_norm(v), second)))
@@ -107,16 +117,15 @@ class Stack(nn.Module):
         self.modulation = Modulation(conditions, 2 * s.num_layers, width) if conditions and s.num_layers else None
 
     def stacked(self, v: Tensor, condition: Tensor | None, hows: Sequence[Any]) -> Tensor:
-        """Return v after all blocks; ``hows`` has for each of them what its mixer takes."""
-        found = 0 if condition is None else condition.shape[-1]
-        if found != self.conditions:
-            raise ValueError(f"the processor was made for {self.conditions} conditions, found {found}")
+        """Return v after all blocks; ``hows`` has the second argument of the mixer of each block."""
+        given = 0 if condition is None else condition.shape[-1]
+        if given != self.conditions:
+            raise ValueError(f"the processor was made for {self.conditions} conditions, found {given}")
         modulation: Sequence[Any] = [None] * len(self.blocks)
         if self.modulation is not None:
             modulation = self.modulation(condition).to(v.dtype).split(2)
         for block, how, m in zip(self.blocks, hows, modulation, strict=True):
-            again = self.checkpointing and torch.is_grad_enabled()
-            v = recompute(block, v, how, m) if again else block(v, how, m)
+            v = recompute(block, v, how, m) if self.checkpointing else block(v, how, m)
         return self.norm(v)
 
 
@@ -129,16 +138,10 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], rotation: Float[Tensor, "2 tokens pairs"] | None = None
-    ) -> Float[Tensor, "batch tokens width"]:
-        """Return the mixed tokens; with a rotation attention knows where they are relative to each other."""
-        batch, tokens, width = x.shape
-        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+    def forward(self, x: Tokens, rotation: Rotation | None = None) -> Tokens:
+        """Return the mixed tokens; a rotation gives attention the relative positions of the tokens."""
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(attend(q, k, v, self.heads, rotation, dropout=self.dropout if self.training else 0.0))
 
 
 class Attention(Stack):
@@ -150,24 +153,19 @@ class Attention(Stack):
         p = s.patch_size
         if any(n % p for n in size):
             raise UserError(f"model.patch_size: {p} does not divide the latent grid {size}; change one of the two")
-        self.patches, self.patch = tuple(n // p for n in size), (p,) * len(size)
+        self.patch = p
         self.join = nn.Linear(p ** len(size) * width, width) if p > 1 else nn.Identity()
         self.part = nn.Linear(width, p ** len(size) * width) if p > 1 else nn.Identity()
-        rotation = grid_rotation(self.patches, width // s.num_heads) if s.positions == "rotary" else None
+        places = tuple(n // p for n in size)
+        rotation = grid_rotation(places, width // s.num_heads) if s.positions == "rotary" else None
         self.rotation: Tensor | None
         self.register_buffer("rotation", rotation, persistent=False)
 
-    def forward(self, latent: Latent, condition: Condition | None = None) -> Latent:
+    def forward(self, latent: OnGrid, condition: Condition | None = None) -> OnGrid:
         """Return the processed grid."""
-        dim, batch, width = len(self.patches), latent.shape[0], latent.shape[-1]
-        cut = [n for pair in zip(self.patches, self.patch, strict=True) for n in pair]
-        outer, inner = range(1, 2 * dim, 2), range(2, 2 * dim + 1, 2)
-        tokens = latent.reshape(batch, *cut, width).permute(0, *outer, *inner, 2 * dim + 1)
-        v = self.join(tokens.reshape(batch, math.prod(self.patches), -1))
+        v = self.join(to_patches(latent, self.patch))
         v = self.part(self.stacked(v, condition, [self.rotation] * len(self.blocks)))
-        v = v.reshape(batch, *self.patches, *self.patch, width)
-        paired = [axis for pair in zip(range(1, dim + 1), range(dim + 1, 2 * dim + 1), strict=True) for axis in pair]
-        return v.permute(0, *paired, 2 * dim + 1).reshape(latent.shape)
+        return from_patches(v, tuple(latent.shape[1:-1]), self.patch)
 
 
 class AxisKernels(nn.Module):
@@ -179,9 +177,9 @@ class AxisKernels(nn.Module):
     infinite-order kernel K + (-a) K^2 + (-a)^2 K^3 + ... of a positive definite K, and a > 0: it always exists. The
     scales beta and gamma of the heads start in geometric progression; all parameters are kept positive by a softplus.
 
-    ``free`` adds what a positive kernel cannot be: a profile p(|x - y|) of either sign, one number per distance, any
-    matrix, or both. They start at zero; a matrix with a decay stays there where the data does not ask for it. Matrices
-    that are ``only`` free start as the resolvents they take the place of.
+    ``free`` adds what a positive kernel cannot represent: a profile p(|x - y|) of either sign, one number per distance,
+    any matrix, or both. They start at zero; a matrix with a decay stays there unless the data requires more. With
+    ``only``, matrices replace the resolvents and start equal to them.
     """
 
     def __init__(self, count: int, layers: int, settings: ProcessorSettings) -> None:
@@ -195,8 +193,11 @@ class AxisKernels(nn.Module):
         self.register_buffer("distance", (places[:, None] - places).abs(), persistent=False)
         self.register_buffer("steps", (steps[:, None] - steps).abs(), persistent=False)
         start, ones = scales.expand(layers, heads), torch.ones(layers, heads)
-        self.raw_beta, self.raw_gamma = nn.Parameter(_inverse(start)), nn.Parameter(_inverse(start))
-        self.raw_c, self.raw_alpha = nn.Parameter(_inverse(ones)), nn.Parameter(_inverse(s.head_alpha * ones))
+        self.raw_beta, self.raw_gamma = nn.Parameter(_softplus_inverse(start)), nn.Parameter(_softplus_inverse(start))
+        self.raw_c, self.raw_alpha = (
+            nn.Parameter(_softplus_inverse(ones)),
+            nn.Parameter(_softplus_inverse(s.head_alpha * ones)),
+        )
         self.only, self.decay = s.free == "only", s.free_decay
         self.profile = nn.Parameter(torch.zeros(layers, heads, count)) if s.free in ("profile", "both") else None
         self.matrix = nn.Parameter(torch.zeros(layers, heads, count, count)) if s.free in ("added", "both") else None
@@ -205,7 +206,7 @@ class AxisKernels(nn.Module):
             del self.raw_beta, self.raw_gamma, self.raw_c, self.raw_alpha
 
     def own_decay(self) -> list[tuple[nn.Parameter, float]]:
-        """Return the parameters that training gives a weight decay of their own, and that."""
+        """Return the parameters with a weight decay of their own, each with this decay."""
         return [(self.matrix, self.decay)] if self.matrix is not None and self.decay else []
 
     def resolvents(self) -> Float[Tensor, "layers heads count count"]:
@@ -221,10 +222,10 @@ class AxisKernels(nn.Module):
         """Return the matrices that mix the values along this axis."""
         if self.only and self.matrix is not None:
             return self.matrix
-        found = self.resolvents()
+        mixing = self.resolvents()
         if self.profile is not None:
-            found = found + self.profile[..., self.steps]
-        return found if self.matrix is None else found + self.matrix
+            mixing = mixing + self.profile[..., self.steps]
+        return mixing if self.matrix is None else mixing + self.matrix
 
 
 class AxisMixing(nn.Module):
@@ -234,7 +235,7 @@ class AxisMixing(nn.Module):
         super().__init__()
         self.inner, self.out = nn.Linear(width, width), nn.Linear(width, width)
 
-    def forward(self, v: Latent, matrices: Sequence[Float[Tensor, "heads _ _"]]) -> Latent:
+    def forward(self, v: OnGrid, matrices: Sequence[Float[Tensor, "heads _ _"]]) -> OnGrid:
         """Return the mixture along all axes."""
         return self.out(F.gelu(along_axes(matrices, self.inner(v))))
 
@@ -243,23 +244,21 @@ class Kernels(Stack):
     """Layers of infinite-order kernels on the latent grid: v + out(gelu((R_1 (x) ... (x) R_d) in(norm(v)))), then
     v + perceptron(norm(v)).
 
-    Few parameters generalize, free ones learn fast: with a profile, and free matrices that decay, kernels do both.
+    Kernels with few parameters generalize, free matrices learn fast; a profile and free matrices that decay do both.
     """
 
     def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:
         super().__init__(width, settings, conditions, lambda: AxisMixing(width))
         self.axes = nn.ModuleList(AxisKernels(n, settings.num_layers, settings) for n in size)
 
-    def forward(self, latent: Latent, condition: Condition | None = None) -> Latent:
+    def forward(self, latent: OnGrid, condition: Condition | None = None) -> OnGrid:
         """Return the processed grid."""
         with torch.autocast(latent.device.type, enabled=False):
             matrices = [axis() for axis in self.axes]
         return self.stacked(latent, condition, list(zip(*matrices, strict=True)))
 
 
-def along_axes(
-    matrices: Sequence[Float[Tensor, "heads _ _"]], values: Float[Tensor, "batch *grid width"]
-) -> Float[Tensor, "batch *grid width"]:
+def along_axes(matrices: Sequence[Float[Tensor, "heads _ _"]], values: OnGrid) -> OnGrid:
     """Return (R_1 (x) ... (x) R_d) v in each head: the h-th of them is the h-th part of the channels."""
     batch, size, width = values.shape[0], values.shape[1:-1], values.shape[-1]
     heads, dim = matrices[0].shape[0], len(size)
@@ -272,8 +271,7 @@ def along_axes(
     return v.permute(dim + 1, *range(1, dim + 1), 0, dim + 2).reshape(values.shape)
 
 
-def _inverse(values: Tensor) -> Tensor:
-    """Return the inverse of the softplus."""
+def _softplus_inverse(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
 
 

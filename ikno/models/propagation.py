@@ -17,7 +17,7 @@ OnGrid = Float[Tensor, "batch kernels *grid width"]
 
 @dataclass(frozen=True)
 class Propagation:
-    """K_inf K_GP between a cloud and the grid, and its transpose; no ``resolve``: the resolvents are in the tables."""
+    """K_inf K_GP between a cloud and the grid, and its transpose; without ``resolve`` resolvents are in the tables."""
 
     form: Contraction
     resolve: Callable[[OnGrid], OnGrid] | None = None

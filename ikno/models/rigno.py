@@ -7,26 +7,12 @@ Region interaction graph neural operator, arXiv 2501.19205. All three graphs tak
 once from points to regions, ``processor_steps`` times among regions, once from regions to points. The perceptrons end
 in a LayerNorm, which the lead time may scale and shift (``conditioned_normalization``).
 
-The defaults are RIGNO-18: 2.45 M parameters as for steady problems, 2.64 M with conditioned normalization (published:
-2.7 M). What differs from the original:
-
-- The regions are a random quarter of the points there, and of these again quarters for the coarser scales. Here every
-  fourth point is one, in the order along a space-filling (Morton) curve: the same for any order of the points.
-- Regions are linked to their 2 (2^d - 1) nearest ones and back, as many as a Delaunay triangulation of well-spread
-  points has on average. This needs no triangulation and works in 1, 2 and 3 dimensions. The radius of a region is the
-  distance of corners and centroid as there, in a regular simplex with the longest link as edge.
-- A point belongs to at most ``max_regions`` regions, which bounds the edges on strongly clustered clouds, and to one at
-  least.
-- Other queries than the points get their features from the nearest points, weighed by inverse squared distances, where
-  the original has none at all. At the points this gives the features themselves.
-- Coordinates enter as they are and as sines and cosines; links do not cross periodic boundaries.
-- The last perceptron is as wide as the others; there its hidden layer has as many units as there are outputs.
-- Random masking of edges is off by default (published: half of them while training).
+``docs/systems.md`` says what differs from the original.
 """
 
 from dataclasses import dataclass, replace
 from math import pi, sqrt
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,22 +22,20 @@ from torch.nn import functional as F
 
 from ikno.config import Settings
 from ikno.errors import UserError
-from ikno.models.layers import NerfFeatures, Width
-from ikno.models.neighbors import Edges, along_curve, flat, interpolated, nearest, with_everyone
+from ikno.models.layers import Count, NerfFeatures, Width, keep_scale
+from ikno.models.neighbors import Edges, along_curve, interpolated, nearest, taken, with_everyone
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
-
-SMALL: dict[str, Any] = {"processor_steps": 6, "latent_size": 48}
 
 
 class RIGNOSettings(Settings):
     """The published settings. ``conditioned_normalization``: the last feature is the lead time, one for each cloud."""
 
-    processor_steps: Annotated[int, Field(ge=1, le=1000)] = 18
+    processor_steps: Count = 18
     latent_size: Annotated[int, Field(ge=2, le=65536)] = 128
     mesh_subsample_factor: Annotated[int, Field(ge=2, le=1_000_000)] = 4
     overlap_factor_p2r: PositiveFloat = 1.0
     overlap_factor_r2p: PositiveFloat = 2.0
-    max_regions: Annotated[int, Field(ge=1, le=1000)] = 16
+    max_regions: Count = 16
     rmesh_levels: Annotated[int, Field(ge=1, le=20)] = 6
     node_coordinate_freqs: Annotated[int, Field(ge=0, le=100)] = 4
     conditioned_normalization: bool = False
@@ -71,7 +55,7 @@ class Regions:
     def of(self, points: Float[Tensor, "clouds points dim"], overlap: float, limit: int) -> Edges:
         """Return edges to the points from the regions they belong to, at most ``limit`` and at least one."""
         near = nearest(self.centers, points, limit, self.real)
-        inside = lengths(near, self.centers, points) <= overlap * self.radii.flatten()[near.source]
+        inside = near.offsets(self.centers, points)[0].norm(dim=-1) <= overlap * self.radii.flatten()[near.source]
         return with_everyone(only(near, inside), nearest(self.centers, points, 1, self.real))
 
 
@@ -100,10 +84,7 @@ class RIGNO(System):
         self.head = nn.Sequential(nn.Linear(w, w), nn.SiLU(), nn.Linear(w, out_channels))
         self.apply(_initialize)
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none; weights are not used."""
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
         s, batch = self.settings, len(features)
         clouds = max(len(a) for a in (points, queries, mask) if a is not None)
         points = points.expand(clouds, -1, -1)
@@ -117,23 +98,22 @@ class RIGNO(System):
         p2r = self._masked(backwards(only(of_points, mask.flatten()[of_points.target]), regions.real.numel()))
         place = torch.cat([self.coordinates(regions.centers), regions.radii[..., None]], -1)
         x = self.embed_regions(place).expand(batch, -1, -1)
-        p = self._points(features, points, condition, clouds, updated=False)
         e = self._edges("p2r", p2r, points, regions.centers)
-        x, _ = self.p2r(p2r, e, p, flat(x, clouds), self._rows(condition, x.shape[1], clouds))
+        x, _ = self.p2r(p2r, e, self._points(features, points), x, condition)
 
         r2r = self._masked(regions.links)
         e = self._edges("r2r", r2r, regions.centers, regions.centers)
         for step in self.r2r:
-            x, e = step(r2r, e, x, x, self._rows(condition, regions.real.shape[1], clouds))
+            x, e = step(r2r, e, x, x, condition)
 
         at = points if queries is None else queries.expand(clouds, -1, -1)
         if queries is not None:
             features = interpolated(features, points, at, mask)
-        p = self._points(features, at, condition, clouds)
+        p = self._points(features, at)
+        p = p + self.update_points(p, condition)
         r2p = self._masked(regions.of(at, s.overlap_factor_r2p, s.max_regions))
-        e = self._edges("r2p", r2p, regions.centers, at)
-        p, _ = self.r2p(r2p, e, x, p, self._rows(condition, at.shape[1], clouds))
-        return self.head(p).view(batch, at.shape[1], -1)
+        p, _ = self.r2p(r2p, self._edges("r2p", r2p, regions.centers, at), x, p, condition)
+        return self.head(p)
 
     def regions(self, points: Float[Tensor, "clouds points dim"], mask: Bool[Tensor, "clouds points"]) -> Regions:
         """Return the regions of each cloud and the links between them on all scales."""
@@ -141,8 +121,7 @@ class RIGNO(System):
         factor, count = s.mesh_subsample_factor, mask.sum(1, keepdim=True)
         i = torch.arange(0, points.shape[1], factor, device=points.device)
         real = i < count
-        chosen = along_curve(points, mask).gather(1, torch.where(real, i, 0))
-        centers = points.gather(1, chosen[..., None].expand(-1, -1, self.dim))
+        centers = taken(points, along_curve(points, mask).gather(1, torch.where(real, i, 0)))
         total, ids, radii = real.numel(), [], torch.zeros_like(centers[..., 0])
         for level in range(s.rmesh_levels):
             here = real & (i % factor ** (level + 1) == 0)
@@ -150,28 +129,21 @@ class RIGNO(System):
             near = only(near, here.flatten()[near.target] & (near.source != near.target))
             ids += [near.target * total + near.source, near.source * total + near.target]
             if level == 0:
-                longest = lengths(near, centers, centers) * sqrt(self.dim / (2 * (self.dim + 1)))
-                radii = radii.flatten().scatter_reduce(0, near.target, longest, "amax").view_as(radii)
+                edge = near.offsets(centers, centers)[0].norm(dim=-1) * sqrt(self.dim / (2 * (self.dim + 1)))
+                radii = radii.flatten().scatter_reduce(0, near.target, edge, "amax").view_as(radii)
         both = torch.cat(ids).unique()
-        return Regions(centers, radii, real, Edges(both % total, both // total, total))
+        return Regions(centers, radii, real, Edges(both % total, both // total, total, len(real)))
 
-    def _points(
-        self, features: Tensor, points: Tensor, condition: Tensor | None, clouds: int, updated: bool = True
-    ) -> Float[Tensor, "rows all_points width"]:
-        """Return the latent features of points, a function of their own features and coordinates."""
+    def _points(self, features: Features, points: Points) -> Float[Tensor, "batch points width"]:
+        """Return the embedded features and coordinates of points."""
         place = self.coordinates(points).expand(len(features), -1, -1)
-        p = self.embed_points(torch.cat([features.to(place.dtype), place], -1))
-        return flat(p + self.update_points(p, condition) if updated else p, clouds)
+        return self.embed_points(torch.cat([features.to(place.dtype), place], -1))
 
     def _edges(self, name: str, edges: Edges, sources: Tensor, targets: Tensor) -> Float[Tensor, "one edges width"]:
         """Return the embedded differences and lengths of the edges, in units of the diagonal of the box."""
-        apart = differences(edges, sources, targets)
+        apart = edges.offsets(sources, targets)
         geometry = torch.cat([apart, apart.norm(dim=-1, keepdim=True)], -1) / (2 * sqrt(self.dim))
-        return self.embed_edges[name](geometry[None])
-
-    def _rows(self, condition: Tensor | None, nodes: int, clouds: int) -> Float[Tensor, "rows _ one"] | None:
-        """Return the condition of each node where clouds lie side by side."""
-        return condition if condition is None or clouds == 1 else flat(condition.expand(-1, nodes, -1), clouds)
+        return self.embed_edges[name](geometry)
 
     def _masked(self, edges: Edges) -> Edges:
         p = self.settings.p_edge_masking if self.training else 0.0
@@ -213,23 +185,21 @@ class Step(nn.Module):
         self,
         edges: Edges,
         e: Float[Tensor, "_ edges width"],
-        sources: Float[Tensor, "rows sources width"],
-        targets: Float[Tensor, "rows targets width"],
-        condition: Float[Tensor, "rows _ one"] | None,
-    ) -> tuple[Float[Tensor, "rows targets width"], Float[Tensor, "rows edges width"]]:
-        """Return the updated targets and edges; the condition is that of the targets."""
+        sources: Float[Tensor, "batch sources width"],
+        targets: Float[Tensor, "batch targets width"],
+        condition: Float[Tensor, "batch 1 1"] | None,
+    ) -> tuple[Float[Tensor, "batch targets width"], Float[Tensor, "rows edges width"]]:
+        """Return the updated targets and edges."""
         # The first layer acts on nodes before they are spread over the edges, which is the same and costs less.
         of_edge, of_source, of_target = self.edge.first.weight.chunk(3, 1)
         hidden = F.linear(e, of_edge, self.edge.first.bias)
-        hidden = (
-            hidden + edges.gather(F.linear(sources, of_source)) + edges.gather_targets(F.linear(targets, of_target))
-        )
+        hidden = hidden + edges.gather(F.linear(sources, of_source))
+        hidden = hidden + edges.gather_targets(F.linear(targets, of_target))
         of_edges = condition
-        if condition is not None and condition.shape[1] > 1:
-            of_edges = edges.gather_targets(condition)
+        if condition is not None and edges.clouds > 1:
+            of_edges = edges.gather_targets(condition.expand(-1, targets.shape[1], -1))
         message = self.edge.finish(hidden, of_edges)
-        mean = edges.mean(message)
-        return targets + self.node(torch.cat([targets, mean], -1), condition), e + message
+        return targets + self.node(torch.cat([targets, edges.mean(message)], -1), condition), e + message
 
 
 def only(edges: Edges, keep: Bool[Tensor, "edges"]) -> Edges:
@@ -240,24 +210,13 @@ def only(edges: Edges, keep: Bool[Tensor, "edges"]) -> Edges:
 def backwards(edges: Edges, sources: int) -> Edges:
     """Return the edges from targets to sources, of which there are so many."""
     order = torch.argsort(edges.source, stable=True)
-    return Edges(edges.target[order], edges.source[order], sources)
-
-
-def differences(edges: Edges, sources: Tensor, targets: Tensor) -> Float[Tensor, "edges dim"]:
-    """Return source minus target for each edge, counted through all clouds."""
-    return sources.flatten(0, 1)[edges.source] - targets.flatten(0, 1)[edges.target]
-
-
-def lengths(edges: Edges, sources: Tensor, targets: Tensor) -> Float[Tensor, "edges"]:
-    """Return the lengths of the edges."""
-    return differences(edges, sources, targets).norm(dim=-1)
+    return replace(edges, source=edges.target[order], target=edges.source[order], targets=sources)
 
 
 def _initialize(module: nn.Module) -> None:
     # Zero biases: the inputs of short edges are small, and the norm behind them would see little but biases.
     if isinstance(module, nn.Linear):
-        nn.init.normal_(module.weight, std=module.in_features**-0.5)
-        nn.init.zeros_(module.bias)
+        keep_scale(module)
     if isinstance(module, Perceptron) and module.condition is not None:
         for weight in (module.condition.weight, module.scale.weight, module.shift.weight):
             nn.init.normal_(weight, std=0.01)

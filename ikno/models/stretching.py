@@ -1,4 +1,4 @@
-"""Stretched coordinates: the latent grid is regular in them, and in space its lines lie closer where points do."""
+"""Stretched coordinates, in which the latent grid is regular; in space its lines are denser where points are."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What the compared systems share: the one call with its checks and promises, and some of their parts."""
+"""What the compared systems share: one call with its checks and guarantees, and some of their parts."""
 
 from abc import ABC, abstractmethod
 
@@ -8,21 +8,18 @@ from torch import Tensor, nn
 
 from ikno.errors import UserError
 from ikno.linalg import Grid
-from ikno.models.layers import MLP
+from ikno.models.layers import MLP, per_axis
 
 Features = Float[Tensor, "batch points channels"]
 Points = Float[Tensor, "#batch points dim"]
-Queries = Float[Tensor, "#batch queries dim"]
-Weights = Float[Tensor, "#batch points"]
-Mask = Bool[Tensor, "#batch points"]
+Queries = Float[Tensor, "#batch queries dim"] | None
+Weights = Float[Tensor, "#batch points"] | None
+Mask = Bool[Tensor, "#batch points"] | None
 Values = Float[Tensor, "batch queries out_channels"]
 
 
 class System(nn.Module, ABC):
-    """A model called as ``model(features, points, queries)``; subclasses compute ``values``.
-
-    There everything has the type of the parameters, and features of masked points are 0.
-    """
+    """A model called as ``model(features, points, queries)``; subclasses compute the values."""
 
     dimensions: tuple[int, ...] = (1, 2, 3)
 
@@ -34,12 +31,7 @@ class System(nn.Module, ABC):
         self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
 
     def forward(
-        self,
-        features: Features,
-        points: Points,
-        queries: Queries | None = None,
-        weights: Weights | None = None,
-        mask: Mask | None = None,
+        self, features: Features, points: Points, queries: Queries = None, weights: Weights = None, mask: Mask = None
     ) -> Values:
         """Return the values at the queries, by default at the points themselves (zero where these are masked)."""
         if features.shape[2] != self.in_channels:
@@ -49,43 +41,37 @@ class System(nn.Module, ABC):
         if mask is not None:
             features = features.masked_fill(~mask[..., None], 0)
         asked = None if queries is None else queries.to(dtype)
-        values = self.values(features, points, asked, None if weights is None else weights.to(dtype), mask)
+        values = self._values(features, points, asked, None if weights is None else weights.to(dtype), mask)
         return values if queries is not None or mask is None else values * mask[..., None]
 
     @abstractmethod
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
+        """Return the values at the queries, or at the points if there are none.
+
+        All tensors have the type of the parameters, and features of masked points are 0.
+        """
+
+
+def with_points(features: Features, points: Points) -> Float[Tensor, "batch points all_channels"]:
+    """Return the coordinates and the features of each point."""
+    return torch.cat([points.expand(len(features), -1, -1), features], -1)
 
 
 def box_grid(setting: str, size: int | tuple[int, ...], dim: int) -> Grid:
     """Return a regular grid in the box [-1, 1]^dim, of one size or one for each axis."""
-    sizes = size if isinstance(size, tuple) else (size,) * dim
-    if len(sizes) != dim:
-        raise UserError(f"model.{setting}: one value or one for each of the {dim} axes is needed, found {sizes}")
-    return Grid(sizes, (-1.0,) * dim, (1.0,) * dim)
+    return Grid(per_axis(setting, size, dim), (-1.0,) * dim, (1.0,) * dim)
 
 
 def pair_kernel(*widths: int) -> MLP:
     """Return a perceptron k(x, y), one factor per channel, that starts near 1: small random factors leave no signal."""
     kernel = MLP(*widths)
-    nn.init.ones_(kernel[-1].get_parameter("bias"))
+    nn.init.ones_(kernel.last.bias)
     return kernel
 
 
-def mean_weights(
-    points: Float[Tensor, "clouds points dim"],
-    weights: Float[Tensor, "_ points"] | None,
-    mask: Bool[Tensor, "_ points"] | None,
-) -> Float[Tensor, "_ points"]:
+def mean_weights(points: Points, weights: Weights, mask: Mask) -> Float[Tensor, "_ points"]:
     """Return weights that add up to 1 over the real points: sums with them are means over the cloud."""
     result = points.new_ones(1, points.shape[1]) if weights is None else weights
     if mask is not None:
         result = result * mask
     return result / result.sum(1, keepdim=True).clamp(min=torch.finfo(result.dtype).tiny)
-
-
-def split_heads(x: Float[Tensor, "batch tokens width"], heads: int) -> Float[Tensor, "batch heads tokens _"]:
-    """Return the channels of each head."""
-    return x.unflatten(2, (heads, -1)).transpose(1, 2)

@@ -4,56 +4,35 @@ With tokens x_i, in every head: w_i = softmax(Linear(x_i) / temperature), one we
     z_g = sum_i w_ig v_i / sum_i w_ig,   z' = softmax(q(z) k(z)^T / sqrt(d)) v(z),   x'_i = sum_g w_ig z'_g,
 inside blocks x + attention(norm(x)), x + perceptron(norm(x)). The cost is linear in the points.
 
-What differs from the original, which gives values at the input points only:
-- Other queries are appended as tokens with zero features. They read the slices but have no weight when slices are
-  formed, so a value at a query does not depend on the other queries. A query on a point
-  is not that point: it does not know the features there, and to have good values the training must ask for queries.
-- Quadrature weights, if given, and masks enter the sums over i, which are means over the slice.
-- The start: the original draws all matrices with standard deviation 0.02, also those of the slices, whose orthogonal
-  start it overwrites, so that all slices are alike at first. Here matrices keep the size of their input, the scores of
-  the slices stay orthogonal, times 4, and blocks add little at first. The small version had a test error of 23 % after
-  8 of 12 epochs of 256 Poisson samples, against about 45 % with 0.02 and orthogonal scores.
-- The temperature stays in [0.1, 5] as in the original's version for grids; its version for clouds has no bounds.
-- ``reference_grid`` replaces coordinates by distances to a coarse grid on [-1, 1]^dim (the original's unified position,
-  8 points per axis in 2-D where it is used; off for clouds). Time arrives as a feature, there is no embedding of it.
-2,815,809 parameters at the defaults for one channel in and out in 2-D; published 2.8 M.
+``docs/systems.md`` says what differs from the original.
 """
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ikno.config import Settings
-from ikno.models.layers import MLP, Width
-from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, split_heads
+from ikno.models.layers import MLP, Count, HeadedSettings, Tokens, Width, keep_scale, merge_heads, split_heads
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, with_points
 
 EMPTY = 1e-9  # added to the total weight of a slice, a share of all points, which may be nothing
 
 DISTINCT = 4.0  # factor of the scores at the start, which tells slices apart
 
-SMALL: dict[str, Any] = {"d_model": 64, "num_heads": 4, "num_layers": 4, "num_slices": 32}
 
-
-class TransolverSettings(Settings):
+class TransolverSettings(HeadedSettings):
     """The paper's settings for most benchmarks. ``reference_grid`` 0: plain coordinates."""
 
     d_model: Width = 256
     num_heads: PositiveInt = 8
-    num_layers: Annotated[int, Field(ge=1, le=1000)] = 8
+    num_layers: Count = 8
     num_slices: Width = 64
-    mlp_ratio: Annotated[int, Field(ge=1, le=1000)] = 1
+    mlp_ratio: Count = 1
     reference_grid: Annotated[int, Field(ge=0, le=64)] = 0
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "TransolverSettings":
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
-        return self
 
 
 class PhysicsAttention(nn.Module):
@@ -68,9 +47,7 @@ class PhysicsAttention(nn.Module):
         self.qkv = nn.Linear(width // heads, 3 * (width // heads), bias=False)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], share: Float[Tensor, "#batch points"]
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, share: Float[Tensor, "#batch points"]) -> Tokens:
         """Return what the tokens read from the slices; the first tokens are the points, with their share of all."""
         count = share.shape[1]
         scores = self.scores(split_heads(self.to_scores(x), self.heads))
@@ -79,7 +56,7 @@ class PhysicsAttention(nn.Module):
         total = given.sum(2)[..., None] + EMPTY
         slices = given.mT @ split_heads(self.to_values(x[:, :count]), self.heads) / total
         mixed = F.scaled_dot_product_attention(*self.qkv(slices).chunk(3, -1))
-        return self.out((weights @ mixed).transpose(1, 2).flatten(2))
+        return self.out(merge_heads(weights @ mixed))
 
 
 class TransolverBlock(nn.Module):
@@ -92,9 +69,7 @@ class TransolverBlock(nn.Module):
         self.attention = PhysicsAttention(width, s.num_heads, s.num_slices)
         self.mlp = MLP(width, s.mlp_ratio * width, width)
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens width"], share: Float[Tensor, "#batch points"]
-    ) -> Float[Tensor, "batch tokens width"]:
+    def forward(self, x: Tokens, share: Float[Tensor, "#batch points"]) -> Tokens:
         """Return the mixed tokens."""
         x = x + self.attention(self.attention_norm(x), share)
         return x + self.mlp(self.mlp_norm(x))
@@ -123,30 +98,20 @@ class Transolver(System):
         self.head = nn.Linear(s.d_model, out_channels)
         self.apply(partial(_initialize, layers=s.num_layers))
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none."""
-        batch, count, channels = features.shape
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
         x = self._tokens(features, points)
         if queries is not None:
-            nothing = features.new_zeros(batch, queries.shape[1], channels)
+            nothing = features.new_zeros(len(features), queries.shape[1], self.in_channels)
             x = torch.cat([x, self._tokens(nothing, queries)], 1)
         share = mean_weights(points, weights, mask)
         for block in self.blocks:
             x = block(x, share)
-        return self.head(self.norm(x if queries is None else x[:, count:]))
+        return self.head(self.norm(x if queries is None else x[:, points.shape[1] :]))
 
-    def _tokens(self, features: Tensor, points: Tensor) -> Tensor:
-        position = _distances(points, self.reference) if len(self.reference) else points
-        joined = torch.cat([position.expand(features.shape[0], -1, -1), features], -1)
-        return self.embedding(joined) + self.placeholder
-
-
-def _distances(
-    points: Float[Tensor, "clouds points dim"], reference: Float[Tensor, "count dim"]
-) -> Float[Tensor, "clouds points count"]:
-    return (points[:, :, None] - reference.to(points.dtype)).norm(dim=-1)
+    def _tokens(self, features: Features, points: Points) -> Tokens:
+        if len(self.reference):
+            points = (points[:, :, None] - self.reference.to(points.dtype)).norm(dim=-1)
+        return self.embedding(with_points(features, points)) + self.placeholder
 
 
 def _initialize(module: nn.Module, layers: int) -> None:
@@ -155,12 +120,10 @@ def _initialize(module: nn.Module, layers: int) -> None:
     What blocks add is made smaller, so that all blocks together add about as much as there was.
     """
     if isinstance(module, nn.Linear):
-        nn.init.normal_(module.weight, std=module.in_features**-0.5)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+        keep_scale(module)
     elif isinstance(module, PhysicsAttention):  # comes after its own maps
         nn.init.orthogonal_(module.scores.weight, DISTINCT)
     elif isinstance(module, TransolverBlock):
         with torch.no_grad():
-            for last in (module.attention.out, module.mlp[-1]):
-                last.get_parameter("weight").mul_((2 * layers) ** -0.5)
+            for last in (module.attention.out, module.mlp.last):
+                last.weight.mul_((2 * layers) ** -0.5)

@@ -5,62 +5,29 @@ Universal physics transformers, arXiv 2402.12365. With e(x) the features of a po
     s_j = mean over |x_i - x_j| <= r of message(e(x_i), e(x_j)),   z = pool(tokens, blocks(s)),   z' = blocks(z),
     u(x) = linear(norm(perceiver(query(x), z'))),   perceiver(q, z) = p + MLP(norm(p)),   p = q + attention(q, z).
 
-The defaults are the published transient-flow model of 17 M parameters but for the 64 latent tokens (512 there, 64 in
-its runs on car shapes). Ours has 5.0 M: the rest of the 17 M modulates the blocks of the original by the time step
-(six to eight matrices of 768 x width in each), while here times are features like any other. What else differs:
-
-- The supernodes are drawn at random in the original. Here every (n / S)-th of the n points is one, in the order along a
-  space-filling (Morton) curve: spread like the cloud, the same for any order of the points, and as cheap as sorting.
-- All points are encoded, where the original draws some of them anew in every step.
-- The perceptrons of features, messages and queries start with the weights of He et al. With those of Glorot as in the
-  other layers, what distinguishes samples is a twentieth of the supernodes in size, and even eight samples take long.
-- Queries and keys of the pooling and of the decoder start three times as large. All tokens see about the same
-  otherwise, and training stays at the same error (50 % on 256 Poisson samples, small version, AdamW) for some hundred
-  steps; it takes about 2,000 to come to 16 %. With Muon it is faster.
-- Encoder blocks norm queries and keys apart, so that one module serves them and the two perceivers.
+``docs/systems.md`` says what differs from the original.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from pydantic import Field, PositiveFloat, model_validator
+from jaxtyping import Bool, Float
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ikno.config import Settings
-from ikno.models.layers import MLP, Width
-from ikno.models.neighbors import along_curve, flat, within
+from ikno.models.layers import MLP, HeadedSettings, Tokens, Width, attend
+from ikno.models.neighbors import along_curve, taken, within
 from ikno.models.processors import Block, SelfAttention
-from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, split_heads
+from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
 
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Depth = Annotated[int, Field(ge=0, le=1000)]
 
-SMALL: dict[str, Any] = {
-    "num_supernodes": 256,
-    "radius": 0.15,
-    "max_neighbors": 16,
-    "gnn_dim": 48,
-    "enc_dim": 48,
-    "enc_depth": 1,
-    "enc_heads": 4,
-    "latent_dim": 48,
-    "latent_depth": 2,
-    "latent_heads": 4,
-    "dec_depth": 1,
-    "query_dim": 24,
-    "query_heads": 4,
-    # Shorter and longer waves than the points resolve or the box holds only slow the training of a model this small.
-    "position_scale": 10.0,
-    "max_wavelength": 100.0,
-}
-
-
 SHARP = 3.0  # factor of queries and keys at the start
 
 
-class UPTSettings(Settings):
+class UPTSettings(HeadedSettings):
     """Sizes of the supernodes, the encoder, the latent transformer (approximator) and the decoder, in this order.
 
     ``radius`` is in units of the box [-1, 1], where the published 5 of 200 is 0.05.
@@ -83,13 +50,7 @@ class UPTSettings(Settings):
     position_scale: PositiveFloat = 100.0
     max_wavelength: Annotated[float, Field(gt=1)] = 10000.0
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "UPTSettings":
-        for name in ("enc", "latent", "query"):
-            width, heads = getattr(self, f"{name}_dim"), getattr(self, f"{name}_heads")
-            if width % heads:
-                raise ValueError(f"{name}_dim ({width}) must be a multiple of {name}_heads ({heads})")
-        return self
+    head_widths: ClassVar = {f"{part}_heads": f"{part}_dim" for part in ("enc", "latent", "query")}
 
 
 class UPT(System):
@@ -125,10 +86,7 @@ class UPT(System):
         for block in (self.pool, self.perceiver):
             block.sharpen()
 
-    def values(
-        self, features: Features, points: Points, queries: Queries | None, weights: Weights | None, mask: Mask | None
-    ) -> Values:
-        """Return the values at the queries, or at the points if there are none; weights are not used."""
+    def _values(self, features: Features, points: Points, queries: Queries, weights: Weights, mask: Mask) -> Values:
         nodes, real = self.supernodes(features, points, mask)
         x = self.to_encoder(nodes)
         for block in self.encoder:
@@ -139,10 +97,7 @@ class UPT(System):
         return self.head(self.perceiver(q, latent, None))
 
     def supernodes(
-        self,
-        features: Float[Tensor, "batch points channels"],
-        points: Float[Tensor, "#batch points dim"],
-        mask: Bool[Tensor, "#batch points"] | None = None,
+        self, features: Features, points: Points, mask: Mask = None
     ) -> tuple[Float[Tensor, "batch nodes width"], Bool[Tensor, "_ nodes"] | None]:
         """Return the mean message to each supernode, and which ones are real if some may not be (padded clouds)."""
         s, batch = self.settings, len(features)
@@ -151,29 +106,26 @@ class UPT(System):
         mask = None if mask is None else mask.expand(clouds, -1)
         # Sorted first: which of several neighbors at one distance are kept must not depend on the order of the points.
         order = along_curve(points, mask)
-        points, features = _taken(points, order), _taken(features, order.expand(batch, -1))
+        points, features = taken(points, order), taken(features, order.expand(batch, -1))
         count = torch.full((clouds, 1), points.shape[1], device=points.device) if mask is None else mask.sum(1, True)
         real = torch.arange(points.shape[1], device=points.device) < count
         i = torch.arange(min(s.num_supernodes, points.shape[1]), device=points.device)
         own = count.clamp(1, s.num_supernodes)  # a cloud without points has an empty supernode
         chosen = torch.where(i < own, i * count // own, 0)
-        edges = within(points, _taken(points, chosen), s.radius, None if mask is None else real, s.max_neighbors)
+        edges = within(points, taken(points, chosen), s.radius, None if mask is None else real, s.max_neighbors)
 
         e = self.point_places(points).expand(batch, -1, -1)
         if self.embedding is not None:
             e = e + self.embedding(features)
-        # The first layer acts on both ends apart and the last on the mean, which is the same and costs less than on
-        # every edge.
-        first, *middle, last = self.message
-        assert isinstance(first, nn.Linear)
+        # The first layer acts on nodes and the last on means: the same as on every edge, at a lower cost.
+        first, last = self.message.first, self.message.last
         of_source, of_target = first.weight.chunk(2, 1)
-        source = flat(F.linear(e, of_source, first.bias), clouds)
-        target = flat(F.linear(_taken(e, chosen.expand(batch, -1)), of_target), clouds)
+        source = F.linear(e, of_source, first.bias)
+        target = F.linear(taken(e, chosen.expand(batch, -1)), of_target)
         hidden = edges.gather(source) + edges.gather_targets(target)
-        for layer in middle:
+        for layer in list(self.message)[1:-1]:
             hidden = layer(hidden)
-        mean = last(edges.mean(hidden))
-        return mean.view(batch, len(i), -1), None if mask is None else i < own
+        return last(edges.mean(hidden)), None if mask is None else i < own
 
 
 class Places(nn.Module):
@@ -213,22 +165,13 @@ class PerceiverBlock(nn.Module):
         self.kv.weight[: len(self.q.weight)].mul_(SHARP)
 
     def forward(
-        self,
-        queries: Float[Tensor, "batch queries width"],
-        values: Float[Tensor, "batch tokens width"],
-        real: Bool[Tensor, "_ tokens"] | None,
+        self, queries: Float[Tensor, "batch queries width"], values: Tokens, real: Bool[Tensor, "_ tokens"] | None
     ) -> Float[Tensor, "batch queries width"]:
         """Return the updated queries; values that are not real are not looked at."""
-        q = split_heads(self.q(self.query_norm(queries)), self.heads)
-        k, v = (split_heads(x, self.heads) for x in self.kv(self.value_norm(values)).chunk(2, -1))
-        seen = None if real is None else real[:, None, None].expand(len(q), 1, q.shape[2], -1)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        x = queries + self.out(mixed.transpose(1, 2).flatten(2))
+        q = self.q(self.query_norm(queries))
+        k, v = self.kv(self.value_norm(values)).chunk(2, -1)
+        x = queries + self.out(attend(q, k, v, self.heads, mask=None if real is None else real[:, None, None]))
         return x + self.mlp(self.mlp_norm(x))
-
-
-def _taken(x: Float[Tensor, "batch points width"], index: Int[Tensor, "_ chosen"]) -> Float[Tensor, "_ chosen width"]:
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _blocks(width: int, heads: int, depth: int) -> nn.Sequential:

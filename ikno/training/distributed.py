@@ -25,7 +25,7 @@ class PointTeam:
 
     processes: dist.ProcessGroup
 
-    def total(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def all_reduce_sum(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return y = the sum of x over the processes, in each of them; differentiable: dx is the sum of dy over them.
 
         Every process p differentiates its own copy L_p of the loss, and gradients are those of sum_p L_p. x_q enters
@@ -40,8 +40,8 @@ class PointTeam:
             y.register_hook(lambda dy: _reduced(dy, self.processes, dist.ReduceOp.SUM))
         return y
 
-    def largest(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the largest over the processes, in each of them."""
+    def all_reduce_max(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the maximum over the processes, in each of them."""
         return _reduced(x.detach(), self.processes, dist.ReduceOp.MAX)
 
 

@@ -21,7 +21,7 @@ def relative_l1(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     """Return |output - target| / |target| (L1) of each sample; by it the best weights are selected."""
     error, size = (output - target).abs().sum((1, 2)), target.abs().sum((1, 2))
     if team is not None:
-        error, size = team.total(error), team.total(size)
+        error, size = team.all_reduce_sum(error), team.all_reduce_sum(size)
     return error / size.clamp(min=1e-30)
 
 
@@ -29,7 +29,7 @@ def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     """Return |output - target| / |target| (L2) of each sample."""
     error, size = (output - target).flatten(1).norm(dim=1), target.flatten(1).norm(dim=1)
     if team is not None:  # the root of nothing has no slope: below the limit there is none
-        error, size = (team.total(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
+        error, size = (team.all_reduce_sum(n.square()).clamp(min=1e-30).sqrt() for n in (error, size))
     return error / size.clamp(min=1e-12)
 
 
@@ -39,7 +39,7 @@ def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     count = target.shape[1] * target.shape[2]
     counts = squares.new_full(squares.shape, count) if mask is None else mask.sum(1) * target.shape[2]
     if team is not None:
-        squares, counts = team.total(squares), team.total(counts.to(squares))
+        squares, counts = team.all_reduce_sum(squares), team.all_reduce_sum(counts.to(squares))
     return squares / counts
 
 

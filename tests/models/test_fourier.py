@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ikno.errors import UserError
 from ikno.models import fourier
-from ikno.models.fourier import SpectralConv, Waves, frequencies, modes_per_axis
+from ikno.models.fourier import SpectralConv, Waves, frequencies
 from ikno.models.system import mean_weights
 
 
@@ -146,10 +145,3 @@ def test_means_count_the_real_points_only() -> None:
     torch.testing.assert_close(mean_weights(x, None, mask), torch.tensor([[1.0, 1, 1, 0]]) / 3)
     weighted = mean_weights(x, torch.tensor([[1.0, 2, 1, 9]]), mask)
     assert weighted.tolist() == [[0.25, 0.5, 0.25, 0]]
-
-
-def test_modes_per_axis() -> None:
-    assert modes_per_axis(3, 2) == (3, 3)
-    assert modes_per_axis((3, 4), 2) == (3, 4)
-    with pytest.raises(UserError, match="2 axes"):
-        modes_per_axis((3, 4, 5), 2)

@@ -139,4 +139,6 @@ def test_settings_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="patch_size"):
         GAOT(1, 1, 2, GAOTSettings(latent_tokens=15))
     with pytest.raises(ValueError, match="num_heads"):
-        GAOTSettings(hidden_size=20, num_heads=4)
+        GAOTSettings(hidden_size=22, num_heads=4)
+    with pytest.raises(UserError, match="even number of channels per head"):
+        GAOT(1, 1, 2, GAOTSettings(hidden_size=20, num_heads=4))

@@ -233,7 +233,7 @@ def test_fusion_without_normalization_is_the_formula(contraction: str) -> None:
     features, points = data()
     state = model.encode(features, points)
     same = state[:, None].expand(-1, 3, -1, -1, -1)
-    at_points = model._propagation(model.locate(points)).to_points(same, summed=False)
+    at_points = model._propagation(model.locate(points), "tensor_product").to_points(same, summed=False)
     assert close(model.decode(state, points), model.head(model.decoder_fusion(at_points.flatten(2))))
 
 
@@ -289,7 +289,7 @@ def test_refining_the_cloud_leaves_the_latent_features(rule: str, normalize: boo
             cloud = model.locate(points[:, :n])
             tokens = model.embedding(model._inputs(smooth(points[:, :n]), cloud))
             weights = model._weights(cloud, None, None)
-            branches.append(model._propagation(cloud).to_grid(tokens * weights[..., None]))
+            branches.append(model._propagation(cloud, "tensor_product").to_grid(tokens * weights[..., None]))
     for state in states[:2]:
         assert float((state - states[2]).norm() / states[2].norm()) < 0.05
     # Before any normalization: the features of encoder and grid have one unit, that of the tokens.

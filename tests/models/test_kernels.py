@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ikno.linalg import Grid, kron_dense
-from ikno.models import BaseKernel, LinearWindow
+from ikno.models.kernels import BaseKernel, LinearWindow
 
 GRID = Grid((5, 4), (-1.0, -0.5), (1.0, 2.0))
 

@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from ikno.models.layers import CrossAttention, NerfFeatures, grid_rotation, rotated
+from ikno.errors import UserError
+from ikno.models.layers import (
+    CrossAttention,
+    NerfFeatures,
+    from_patches,
+    grid_rotation,
+    per_axis,
+    rotated,
+    to_patches,
+)
 
 
 def test_nerf_default_is_the_papers() -> None:
@@ -50,3 +59,17 @@ def test_cross_attention_is_a_weighted_average() -> None:
     kernel = scores.exp() * (weights * mask)
     expected = (kernel / kernel.sum(1, keepdim=True)) @ layer.of_values(values)
     assert torch.allclose(layer(values, points, latent, weights, mask), expected, atol=1e-12)
+
+
+def test_values_per_axis() -> None:
+    assert per_axis("modes", 3, 2) == (3, 3)
+    assert per_axis("modes", (3, 4), 2) == (3, 4)
+    with pytest.raises(UserError, match=r"model\.modes: one value or one for each of the 2 axes"):
+        per_axis("modes", (3, 4, 5), 2)
+
+
+def test_patches_and_back() -> None:
+    grid = torch.arange(2 * 24 * 3.0).view(2, 4, 6, 3)
+    patches = to_patches(grid, 2)
+    assert torch.equal(patches[:, 4], grid[:, 2:4, 2:4].reshape(2, 12))  # second row of patches, second column
+    assert torch.equal(from_patches(patches, (4, 6), 2), grid)

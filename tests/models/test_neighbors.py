@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ikno.models import neighbors
-from ikno.models.neighbors import Edges, along_curve, flat, interpolated, nearest, with_everyone, within
+from ikno.models.neighbors import Edges, along_curve, interpolated, nearest, with_everyone, within
 
 
 def cloud(*shape: int, seed: int = 0) -> Tensor:
@@ -86,11 +86,13 @@ def test_clouds_side_by_side() -> None:
     """Sums on clouds of their own are those of each cloud alone."""
     x, y, f = cloud(3, 30, 2), cloud(3, 20, 2, seed=1), cloud(3, 30, 4, seed=2)
     edges = within(x, y, 0.4)
-    together = edges.sum(edges.gather(flat(f, 3))).view(3, 20, 4)
+    together = edges.sum(edges.gather(f))
+    offsets = edges.offsets(x, y)
     for b in range(3):
         own = within(x[b : b + 1], y[b : b + 1], 0.4)
         torch.testing.assert_close(together[b], own.sum(own.gather(f[b : b + 1]))[0])
-    assert flat(f, 1) is f
+        apart = x[b][own.source] - y[b][own.target]
+        assert torch.equal(offsets[0, (edges.target // 20) == b], apart)
 
 
 def test_graphs_are_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +112,8 @@ def test_graphs_are_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(searched) == 3
     assert pairs(both) == pairs(other) | {(i + 20, j + 30) for i, j in pairs(first)}
     within(x, y, 0.4, torch.ones(1, 30, dtype=torch.bool))
+    assert len(searched) == 3
+    within(x, y, 0.4, torch.arange(30)[None] > 0)
     assert len(searched) == 4
     monkeypatch.setattr(neighbors, "KEPT_BYTES", 0)
     within(x, y, 0.2)

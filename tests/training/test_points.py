@@ -110,7 +110,7 @@ def one_step(case: Case, dtype: torch.dtype, part: int, parts: int, team: Team |
         found[f"part.{part}.points"] = points.grad
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            found[name] = parameter.grad if team is None else team.total(parameter.grad)
+            found[name] = parameter.grad if team is None else team.all_reduce_sum(parameter.grad)
     return {k: v.detach().contiguous() for k, v in found.items()}
 
 
