@@ -169,7 +169,7 @@ MOVABLE = (
     "train.ignore_memory",
 )
 
-# What the presets say about data and training; each model has its own sizes for them (``models/models.toml``).
+# What the presets say about data and training; each model has its own sizes for them (``models.Variant.sizes``).
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "data": {"points": 64},

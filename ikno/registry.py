@@ -30,14 +30,18 @@ class Registry(dict[str, T], Generic[T]):
     Args:
         kind: What the parts are, in the singular: "model". Entry points are in the group "ikno.models".
         setting: The setting that names one, for messages.
-        parts: Those of the package itself.
+        parts: Those of the package itself, if they do not register themselves.
     """
 
-    def __init__(self, kind: str, setting: str, parts: Mapping[str, T]) -> None:
-        super().__init__(parts)
+    def __init__(self, kind: str, setting: str, parts: Mapping[str, T] | None = None) -> None:
+        super().__init__(parts or {})
         self.kind, self.setting = kind, setting
-        self._own = frozenset(parts)
         self._looked = False
+        self.seal()
+
+    def seal(self) -> None:
+        """Keep the names of all parts so far for the package."""
+        self._own = frozenset(self)
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Return a decorator that adds a part under a name."""

@@ -3,99 +3,26 @@
 model = build("ikno-tp", in_channels=1, out_channels=1, dim=2, grid_size=24)
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import nn
 
-from ikno.config import Settings, parse, read_toml
+from ikno.config import Settings, parse
 from ikno.errors import UserError
-from ikno.models.fno_dse import FNODSE, FNODSESettings
-from ikno.models.gaot import GAOT, GAOTSettings
-from ikno.models.geofno import GeoFNO, GeoFNOSettings
-from ikno.models.gino import GINO, GINOSettings
-from ikno.models.gnot import GNOT, GNOTSettings
 from ikno.models.ikno import IKNO, IKNOSettings
 from ikno.models.kernels import KERNELS, BaseKernel
 from ikno.models.processors import PROCESSORS
-from ikno.models.rigno import RIGNO, RIGNOSettings
-from ikno.models.transolver import Transolver, TransolverSettings
-from ikno.models.upt import UPT, UPTSettings
-from ikno.registry import Registry, import_plugin
+from ikno.models.variants import MODELS, Variant, register
+from ikno.registry import import_plugin
 
-
-@dataclass(frozen=True)
-class Variant:
-    """A model class with its settings, the defaults that make it this variant, and its settings in each preset.
-
-    ``sizes`` has what a preset sets, and under "PRESET in space" and "PRESET in time" what it sets differently in three
-    dimensions and for problems in time.
-    """
-
-    summary: str
-    model: type[nn.Module]
-    settings: type[Settings]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-_SYSTEMS: dict[str, tuple[type[nn.Module], type[Settings]]] = {
-    "gaot": (GAOT, GAOTSettings),
-    "rigno": (RIGNO, RIGNOSettings),
-    "transolver": (Transolver, TransolverSettings),
-    "gnot": (GNOT, GNOTSettings),
-    "upt": (UPT, UPTSettings),
-    "gino": (GINO, GINOSettings),
-    "geofno": (GeoFNO, GeoFNOSettings),
-    "fno-dse": (FNODSE, FNODSESettings),
-}
-
-
-def _own() -> dict[str, Variant]:
-    """Return the models of the file ``models.toml``."""
-    data = read_toml(Path(__file__).with_name("models.toml"))
-    variants: dict[str, Variant] = {}
-    for name, about in data["models"].items():
-        if name in _SYSTEMS:
-            sizes = {"smoke": about["small"], "cpu": about["small"]}
-            variants[name] = Variant(about["summary"], *_SYSTEMS[name], sizes=sizes)
-        else:
-            wide = about["defaults"].get("encoder") == "cross_attention"  # needs all channels
-            sizes = {p: {k: v for k, v in s.items() if not wide or k != "point_width"} for p, s in data["ikno"].items()}
-            variants[name] = Variant(about["summary"], IKNO, IKNOSettings, about["defaults"], sizes)
-    return variants
-
-
-MODELS: Registry[Variant] = Registry("model", "model", _own())
-
-
-def register(
-    name: str,
-    *,
-    settings: type[Settings] = Settings,
-    summary: str = "",
-    sizes: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    """Return a decorator that adds a model class of your own under a name.
-
-    The class is built as ``Class(in_channels, out_channels, dim, settings)`` and called as
-    ``model(features, points, queries=None, weights=None, mask=None)``.
-
-    Args:
-        name: What ``model=`` and ``ikno.models.build`` call it.
-        settings: Its settings, a subclass of ``ikno.models.Settings``.
-        summary: One line for ``ikno models``.
-        sizes: Settings that a preset (smoke, cpu, paper) changes.
-    """
-
-    def add(model: type[nn.Module]) -> type[nn.Module]:
-        MODELS.add(name, Variant(summary, model, settings, sizes=sizes or {}))
-        return model
-
-    return add
+import_module(f"{__name__}.ikno_variants")  # first in lists
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+MODELS.seal()
 
 
 def name_of(model: "str | type[nn.Module]") -> str:

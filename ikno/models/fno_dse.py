@@ -18,6 +18,7 @@ from ikno.models.fourier import Modes, SpectralWeights, Waves
 from ikno.models.layers import MLP, Count, Width, per_axis
 from ikno.models.neighbors import interpolated
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, with_points
+from ikno.models.variants import register
 
 
 class FNODSESettings(Settings):
@@ -30,6 +31,21 @@ class FNODSESettings(Settings):
     padding: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 
+SMALL = {
+    "modes": 5,
+    "width": 20,
+    "num_layers": 4,
+    "projection": 64,
+    "padding": 0.5,
+}
+
+
+@register(
+    "fno-dse",
+    settings=FNODSESettings,
+    summary="direct spectral transforms at the points, arXiv 2305.19663",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class FNODSE(System):
     """Fourier neural operator with direct spectral evaluations at the points."""
 

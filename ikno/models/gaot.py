@@ -34,6 +34,7 @@ from ikno.models.layers import (
 )
 from ikno.models.neighbors import Edges, Targets, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
+from ikno.models.variants import register
 
 KEY_WIDTH = 64  # of the dot-product attention
 
@@ -71,6 +72,26 @@ class GAOTSettings(HeadedSettings):
         return grid
 
 
+SMALL = {
+    "latent_tokens": 16,
+    "radius": 0.27,
+    "lifting_channels": 32,
+    "projection_channels": 64,
+    "encoder_kernel": (32, 32),
+    "decoder_kernel": (64, 64),
+    "hidden_size": 64,
+    "num_heads": 4,
+    "num_layers": 3,
+    "ffn_multiplier": 2,
+}
+
+
+@register(
+    "gaot",
+    settings=GAOTSettings,
+    summary="geometry-aware operator transformer, arXiv 2505.18781",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class GAOT(System):
     """Geometry-aware operator transformer, in any number of dimensions.
 

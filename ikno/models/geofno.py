@@ -21,6 +21,7 @@ from ikno.config import Settings
 from ikno.models.fourier import Modes, SpectralConv, SpectralWeights, Waves, grid_to_spectrum, spectrum_to_grid
 from ikno.models.layers import MLP, Width, per_axis
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights
+from ikno.models.variants import register
 
 
 class GeoFNOSettings(Settings):
@@ -76,6 +77,24 @@ class Deformation(nn.Module):
         return x + x * self.shift(y)
 
 
+SMALL = {
+    "modes": 6,
+    "width": 18,
+    "num_layers": 2,
+    "fourier_grid": 16,
+    "projection": 64,
+    "padding": 0.25,
+    "deformation_width": 8,
+    "deformation_frequencies": 3,
+}
+
+
+@register(
+    "geofno",
+    settings=GeoFNOSettings,
+    summary="Fourier operator in learned coordinates, arXiv 2207.05209",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class GeoFNO(System):
     """Geometry-aware Fourier neural operator in two dimensions."""
 

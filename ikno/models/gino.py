@@ -24,6 +24,7 @@ from ikno.models.fourier import SpectralConv
 from ikno.models.layers import MLP, Count, NerfFeatures, Width
 from ikno.models.neighbors import Targets, nearest, neighborhoods
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, box_grid, pair_kernel
+from ikno.models.variants import register
 
 GridSize = Annotated[int, Field(ge=2, le=4096)]
 Widths = Annotated[tuple[Width, ...], Field(min_length=1)]
@@ -58,6 +59,24 @@ class GINOSettings(Settings):
         return grid
 
 
+SMALL = {
+    "latent_grid": 16,
+    "radius": 0.2,
+    "n_modes": 8,
+    "hidden_channels": 24,
+    "n_layers": 4,
+    "in_kernel": (32, 32),
+    "out_kernel": (32, 32),
+    "projection_channels": 64,
+}
+
+
+@register(
+    "gino",
+    settings=GINOSettings,
+    summary="graph operators around a Fourier operator, arXiv 2309.00583",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class GINO(System):
     """Geometry-informed neural operator, in any number of dimensions.
 

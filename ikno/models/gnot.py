@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ikno.models.layers import MLP, Count, HeadedSettings, Tokens, Width, keep_scale, merge_heads, split_heads
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, with_points
+from ikno.models.variants import register
 
 SHARP = 2.0  # factor of queries and keys at the start, so that queries read different means
 FIRST_VALUES = 0.1  # factor of the last map at the start; tokens have grown by then
@@ -108,6 +109,20 @@ class GNOTBlock(nn.Module):
         return x + self.own_experts(x, parts)
 
 
+SMALL = {
+    "d_model": 48,
+    "num_layers": 2,
+    "num_experts": 2,
+    "ff_mult": 2,
+}
+
+
+@register(
+    "gnot",
+    settings=GNOTSettings,
+    summary="normalized cross-attention and gated experts, arXiv 2302.14376",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class GNOT(System):
     """GNOT on clouds of any dimension, called as ``model(features, points, queries)``.
 

@@ -25,6 +25,7 @@ from ikno.errors import UserError
 from ikno.models.layers import Count, NerfFeatures, Width, keep_scale
 from ikno.models.neighbors import Edges, along_curve, interpolated, nearest, taken, with_everyone
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
+from ikno.models.variants import register
 
 
 class RIGNOSettings(Settings):
@@ -59,6 +60,18 @@ class Regions:
         return with_everyone(only(near, inside), nearest(self.centers, points, 1, self.real))
 
 
+SMALL = {
+    "processor_steps": 6,
+    "latent_size": 48,
+}
+
+
+@register(
+    "rigno",
+    settings=RIGNOSettings,
+    summary="message passing between regions, arXiv 2501.19205",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class RIGNO(System):
     """Region interaction graph neural operator, in 1, 2 and 3 dimensions.
 

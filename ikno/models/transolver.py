@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ikno.models.layers import MLP, Count, HeadedSettings, Tokens, Width, keep_scale, merge_heads, split_heads
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights, mean_weights, with_points
+from ikno.models.variants import register
 
 EMPTY = 1e-9  # added to the total weight of a slice, a share of all points, which may be nothing
 
@@ -75,6 +76,20 @@ class TransolverBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+SMALL = {
+    "d_model": 64,
+    "num_heads": 4,
+    "num_layers": 4,
+    "num_slices": 32,
+}
+
+
+@register(
+    "transolver",
+    settings=TransolverSettings,
+    summary="attention among learned slices, arXiv 2402.02366",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class Transolver(System):
     """Transolver on clouds of any dimension, called as ``model(features, points, queries)``.
 

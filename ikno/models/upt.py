@@ -20,6 +20,7 @@ from ikno.models.layers import MLP, HeadedSettings, Tokens, Width, attend
 from ikno.models.neighbors import along_curve, taken, within
 from ikno.models.processors import Block, SelfAttention
 from ikno.models.system import Features, Mask, Points, Queries, System, Values, Weights
+from ikno.models.variants import register
 
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Depth = Annotated[int, Field(ge=0, le=1000)]
@@ -53,6 +54,32 @@ class UPTSettings(HeadedSettings):
     head_widths: ClassVar = {f"{part}_heads": f"{part}_dim" for part in ("enc", "latent", "query")}
 
 
+# Shorter and longer waves than the points resolve or the box holds only slow the training of a model this small.
+SMALL = {
+    "num_supernodes": 256,
+    "radius": 0.15,
+    "max_neighbors": 16,
+    "gnn_dim": 48,
+    "enc_dim": 48,
+    "enc_depth": 1,
+    "enc_heads": 4,
+    "latent_dim": 48,
+    "latent_depth": 2,
+    "latent_heads": 4,
+    "dec_depth": 1,
+    "query_dim": 24,
+    "query_heads": 4,
+    "position_scale": 10.0,
+    "max_wavelength": 100.0,
+}
+
+
+@register(
+    "upt",
+    settings=UPTSettings,
+    summary="supernodes, latent tokens, perceiver decoder, arXiv 2402.12365",
+    sizes={"smoke": SMALL, "cpu": SMALL},
+)
 class UPT(System):
     """Universal physics transformer, in 1, 2 and 3 dimensions.
 
