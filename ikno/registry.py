@@ -20,6 +20,7 @@ from ikno.config import suggest
 from ikno.errors import UserError
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 PLUGINS = "IKNO_PLUGINS"  # modules to import, separated by commas; child processes inherit them
 
@@ -30,7 +31,7 @@ class Registry(dict[str, T], Generic[T]):
     Args:
         kind: What the parts are, in the singular: "model". Entry points are in the group "ikno.models".
         setting: The setting that names one, for messages.
-        parts: Those of the package itself, if they do not register themselves.
+        parts: Those of the package, if they do not register themselves.
     """
 
     def __init__(self, kind: str, setting: str, parts: Mapping[str, T] | None = None) -> None:
@@ -40,14 +41,14 @@ class Registry(dict[str, T], Generic[T]):
         self.seal()
 
     def seal(self) -> None:
-        """Keep the names of all parts so far for the package."""
+        """Reserve the names of all parts so far for the package."""
         self._own = frozenset(self)
 
-    def register(self, name: str) -> Callable[[Any], Any]:
+    def register(self, name: str) -> Callable[[P], P]:
         """Return a decorator that adds a part under a name."""
         return partial(self.add, name)
 
-    def add(self, name: str, part: T) -> T:
+    def add(self, name: str, part: Any) -> Any:
         """Add a part under a name and return it; it replaces one from outside the package, never one of the package."""
         if name in self._own:
             raise ValueError(f"ikno has a {self.kind} named {name!r} of its own; choose another name")

@@ -22,7 +22,8 @@ from ikno.registry import import_plugin
 import_module(f"{__name__}.ikno_variants")  # first in lists
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-MODELS.seal()
+for _registry in (MODELS, KERNELS, PROCESSORS):
+    _registry.seal()
 
 
 def name_of(model: "str | type[nn.Module]") -> str:

@@ -236,9 +236,12 @@ class LinearWindow(nn.Module):
         return None
 
 
-Kernels = Callable[[Any, int], Sequence[nn.Module]]
+# Functions (settings of the model, dim) -> one kernel per branch, all of one class: modules as ``linalg.Kernel`` says,
+# with ``alpha`` and ``grams`` beside.
+KERNELS: Registry[Callable[[Any, int], Sequence[nn.Module]]] = Registry("kernel", "model.kernel")
 
 
+@KERNELS.register("base")
 def _base(settings: Any, dim: int) -> list[BaseKernel]:
     s = settings
     options = {"alpha_grad": s.kernel_alpha_grad, "scales_grad": s.scales_grad, "alpha_sign": s.alpha_sign}
@@ -246,10 +249,6 @@ def _base(settings: Any, dim: int) -> list[BaseKernel]:
     return [BaseKernel(dim, alpha, l1, l2, **options) for alpha, l1, l2 in each]
 
 
+@KERNELS.register("linear_window")
 def _linear_window(settings: Any, dim: int) -> list[LinearWindow]:
     return [LinearWindow(settings.window_radius, alpha) for alpha in settings.kernel_alpha]
-
-
-# Functions (settings of the model, dim) -> one kernel per branch, all of one class: modules as ``linalg.Kernel`` says,
-# with ``alpha`` and ``grams`` beside.
-KERNELS: Registry[Kernels] = Registry("kernel", "model.kernel", {"base": _base, "linear_window": _linear_window})

@@ -33,6 +33,11 @@ from ikno.registry import Registry
 Condition = Float[Tensor, "batch conditions"]
 
 
+# Called as ``processor(size, width, settings, conditions)``: the latent grid, its channels, the settings of the model,
+# and the number of conditions.
+PROCESSORS: Registry[Callable[[tuple[int, ...], int, Any, int], nn.Module]] = Registry("processor", "model.processor")
+
+
 class ProcessorSettings(Settings):
     """Sizes of a processor.
 
@@ -83,7 +88,10 @@ def modulated(
 
 
 class Block(nn.Module):
-    """Pre-norm block: v + mixer(norm(v)), then v + perceptron(norm(v)). Relatives differ in the mixer."""
+    """Pre-norm block: v + mixer(norm(v), how), then v + perceptron(norm(v)). Processors differ in the mixer.
+
+    ``how`` is what the processor computes once for this block (a rotation, matrices), or None.
+    """
 
     def __init__(self, width: int, ff_mult: int, dropout: float, mixer: nn.Module) -> None:
         super().__init__()
@@ -94,7 +102,7 @@ class Block(nn.Module):
         self.mlp = MLP(width, ff_mult * width, width)
 
     def forward(self, v: Tensor, how: Any = None, modulation: Float[Tensor, "2 2 batch width"] | None = None) -> Tensor:
-        """Return the mixed values; ``how`` is the second argument of the mixer."""
+        """Return the mixed values."""
         first, second = (None, None) if modulation is None else modulation
         v = v + self._drop(self.mixer(modulated(self.mix_norm(v), first), how))
         return v + self._drop(self.mlp(modulated(self.mlp_norm(v), second)))
@@ -104,7 +112,13 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks in a row, each with two norms that the condition modulates, and a closing norm."""
+    """Blocks in a row, each with two norms that the condition modulates, and a closing norm: the base of processors.
+
+    It takes care of conditions, dropout and checkpointing. ``kept`` is for the estimate of the memory: numbers per
+    latent point and channel that a block keeps for the backward pass, beside those of its perceptron.
+    """
+
+    kept = 9
 
     def __init__(
         self, width: int, settings: ProcessorSettings, conditions: int, mixer: Callable[[], nn.Module]
@@ -116,15 +130,19 @@ class Stack(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.modulation = Modulation(conditions, 2 * s.num_layers, width) if conditions and s.num_layers else None
 
-    def stacked(self, v: Tensor, condition: Tensor | None, hows: Sequence[Any]) -> Tensor:
-        """Return v after all blocks; ``hows`` has the second argument of the mixer of each block."""
+    def forward(self, latent: OnGrid, condition: Condition | None = None) -> OnGrid:
+        """Return the processed grid."""
+        return self.stacked(latent, condition)
+
+    def stacked(self, v: Tensor, condition: Tensor | None, hows: Sequence[Any] | None = None) -> Tensor:
+        """Return v after all blocks; ``hows`` has the second argument of the mixer of each block, by default None."""
         given = 0 if condition is None else condition.shape[-1]
         if given != self.conditions:
             raise ValueError(f"the processor was made for {self.conditions} conditions, found {given}")
         modulation: Sequence[Any] = [None] * len(self.blocks)
         if self.modulation is not None:
             modulation = self.modulation(condition).to(v.dtype).split(2)
-        for block, how, m in zip(self.blocks, hows, modulation, strict=True):
+        for block, how, m in zip(self.blocks, hows or [None] * len(self.blocks), modulation, strict=True):
             v = recompute(block, v, how, m) if self.checkpointing else block(v, how, m)
         return self.norm(v)
 
@@ -144,6 +162,7 @@ class SelfAttention(nn.Module):
         return self.out(attend(q, k, v, self.heads, rotation, dropout=self.dropout if self.training else 0.0))
 
 
+@PROCESSORS.register("attention")
 class Attention(Stack):
     """A transformer whose tokens are latent points, or patches of p x ... x p of them. Paper: TransformerEncoder."""
 
@@ -240,6 +259,7 @@ class AxisMixing(nn.Module):
         return self.out(F.gelu(along_axes(matrices, self.inner(v))))
 
 
+@PROCESSORS.register("kernels")
 class Kernels(Stack):
     """Layers of infinite-order kernels on the latent grid: v + out(gelu((R_1 (x) ... (x) R_d) in(norm(v)))), then
     v + perceptron(norm(v)).
@@ -249,6 +269,7 @@ class Kernels(Stack):
 
     def __init__(self, size: tuple[int, ...], width: int, settings: ProcessorSettings, conditions: int = 0) -> None:
         super().__init__(width, settings, conditions, lambda: AxisMixing(width))
+        self.kept = 8 + 2 * len(size)
         self.axes = nn.ModuleList(AxisKernels(n, settings.num_layers, settings) for n in size)
 
     def forward(self, latent: OnGrid, condition: Condition | None = None) -> OnGrid:
@@ -273,9 +294,3 @@ def along_axes(matrices: Sequence[Float[Tensor, "heads _ _"]], values: OnGrid) -
 
 def _softplus_inverse(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
-
-
-# Called as ``processor(size, width, settings, conditions)``: the latent grid, its channels, those of the model.
-PROCESSORS: Registry[Callable[[tuple[int, ...], int, Any, int], nn.Module]] = Registry(
-    "processor", "model.processor", {"attention": Attention, "kernels": Kernels}
-)

@@ -34,7 +34,7 @@ def _parts(model: IKNO, batch: int, points: int) -> SimpleNamespace:
     arrives = kernels * width if s.point_width is None and s.normalize_branches else travels
     per_column = (along[0] + kernels * grid.size[0]) * math.prod(along[1:]) * isinstance(form, Local)
     at_points = 4 * width + arrives if s.point_width is None else 2 * width + travels
-    in_block = (9 if s.processor == "attention" else 8 + 2 * grid.dim) + 2 * s.ff_mult
+    in_block = getattr(model.processor, "kept", 12) + 2 * s.ff_mult
     slots = round(SLOTS * math.prod(form.nodes)) if isinstance(form, Local) else 0
     return SimpleNamespace(
         grid=batch * grid.count * width,

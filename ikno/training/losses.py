@@ -16,7 +16,11 @@ Fields = Float[Tensor, "batch points variables"]
 Mask = Bool[Tensor, "batch points"]
 PerSample = Float[Tensor, "batch"]
 
+# Functions (output, target, mask, team) -> the loss of each sample.
+LOSSES: Registry[Callable[..., PerSample]] = Registry("loss", "train.loss")
 
+
+@LOSSES.register("relative_l1")
 def relative_l1(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
     """Return |output - target| / |target| (L1) of each sample; by it the best weights are selected."""
     error, size = (output - target).abs().sum((1, 2)), target.abs().sum((1, 2))
@@ -25,6 +29,7 @@ def relative_l1(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     return error / size.clamp(min=1e-30)
 
 
+@LOSSES.register("relative_l2")
 def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
     """Return |output - target| / |target| (L2) of each sample."""
     error, size = (output - target).flatten(1).norm(dim=1), target.flatten(1).norm(dim=1)
@@ -33,6 +38,7 @@ def relative_l2(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     return error / size.clamp(min=1e-12)
 
 
+@LOSSES.register("mse")
 def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | None = None) -> PerSample:
     """Return the mean square of output - target of each sample."""
     squares = (output - target).flatten(1).square().sum(1)
@@ -43,10 +49,7 @@ def mean_square(output: Fields, target: Fields, mask: Mask | None, team: Team | 
     return squares / counts
 
 
-# Functions (output, target, mask, team) -> the loss of each sample.
-LOSSES: Registry[Callable[..., PerSample]] = Registry(
-    "loss", "train.loss", {"relative_l1": relative_l1, "relative_l2": relative_l2, "mse": mean_square}
-)
+LOSSES.seal()
 
 
 def sample_losses(output: Fields, target: Fields, mask: Mask | None, kind: str, team: Team | None = None) -> PerSample:

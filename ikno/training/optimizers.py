@@ -13,6 +13,11 @@ from ikno.registry import Registry
 
 WIDE = 16
 
+# Functions (model, settings) -> optimizers, which between them have each parameter once.
+OPTIMIZERS: Registry[Callable[[nn.Module, TrainSettings], list[torch.optim.Optimizer]]] = Registry(
+    "optimizer", "train.optimizer"
+)
+
 
 class Muon(torch.optim.Muon):
     """Muon with its Newton-Schulz iteration in the precision of the weights, for all matrices of one shape at once.
@@ -54,6 +59,7 @@ def orthogonalized(
     return x.mT if tall else x
 
 
+@OPTIMIZERS.register("adamw")
 def adamw(model: nn.Module, settings: TrainSettings, others: Sequence[Tensor] = ()) -> list[torch.optim.Optimizer]:
     """Return AdamW, as in the paper, for all parameters but the others.
 
@@ -69,6 +75,7 @@ def adamw(model: nn.Module, settings: TrainSettings, others: Sequence[Tensor] = 
     return [torch.optim.AdamW(each, lr=settings.learning_rate, fused=True)] if each else []
 
 
+@OPTIMIZERS.register("muon")
 def muon(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the model, and AdamW for the rest."""
     matrices = inner_matrices(model)
@@ -80,10 +87,7 @@ def muon(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimize
     return [first, *adamw(model, settings, matrices)]
 
 
-# Functions (model, settings) -> optimizers, which between them have each parameter once.
-OPTIMIZERS: Registry[Callable[[nn.Module, TrainSettings], list[torch.optim.Optimizer]]] = Registry(
-    "optimizer", "train.optimizer", {"adamw": adamw, "muon": muon}
-)
+OPTIMIZERS.seal()
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:

@@ -12,7 +12,7 @@ from ikno.errors import UserError
 from ikno.linalg import kron_dense
 from ikno.models import IKNO, MODELS, IKNOSettings, build
 from ikno.models.layers import grid_rotation
-from ikno.models.processors import Attention, Kernels
+from ikno.models.processors import Stack
 
 SMALL = {"d_model": 16, "num_heads": 2, "num_layers": 1}
 SIZES = {1: 9, 2: (6, 5), 3: (4, 3, 5)}
@@ -264,7 +264,7 @@ def test_infinite_order_is_the_formula() -> None:
         r @ k.matrix(points, model.grid)[0].T @ tokens * (30 / 40)
         for r, k in zip(inverses, model.branches, strict=True)
     ]
-    assert isinstance(model.processor, Attention | Kernels)
+    assert isinstance(model.processor, Stack)
     latent = model.processor.norm(model.encoder_fusion(torch.cat(encoded, 1)))
     decoded = [k.matrix(queries, model.grid)[0] @ r @ latent for r, k in zip(inverses, model.branches, strict=True)]
     expected = model.head(model.decoder_fusion(torch.cat(decoded, 1)))
@@ -543,7 +543,7 @@ def test_conditions_are_the_last_features_or_those_of_indices() -> None:
         found = model._condition(features, None, None)
         assert found is not None
         assert torch.allclose(found, features[..., chosen].mean(1))
-        assert isinstance(model.processor, Attention | Kernels)
+        assert isinstance(model.processor, Stack)
         assert model.processor.modulation is not None
         torch.nn.init.normal_(model.processor.modulation.mlp.last.weight)
         mixed = model.processor(torch.ones(2, *model.grid.size, model.settings.d_model), found)

@@ -9,16 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ikno.errors import UserError
-from ikno.models.processors import PROCESSORS, Attention, Kernels, ProcessorSettings, along_axes
+from ikno.models.processors import PROCESSORS, Attention, Kernels, ProcessorSettings, Stack, along_axes
 
 SIZES = [(5,), (4, 3), (2, 3, 4)]
 TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "ff_mult": 2}
 
 
-def make(name: str, size: tuple[int, ...], conditions: int = 0, **settings) -> Attention | Kernels:
+def make(name: str, size: tuple[int, ...], conditions: int = 0, **settings) -> Stack:
     torch.manual_seed(0)
     made = PROCESSORS[name](size, 8, ProcessorSettings(**{**TINY, **settings}), conditions).double()
-    assert isinstance(made, Attention | Kernels)
+    assert isinstance(made, Stack)
     with torch.no_grad():  # away from where things start equal, or at zero
         for p in made.parameters():
             p += 0.3 * torch.randn_like(p)

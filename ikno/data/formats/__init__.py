@@ -126,7 +126,20 @@ class Format(ABC):
         raise NotImplementedError
 
 
-FORMATS: Registry[Format] = Registry("format", "format", {})
+class Formats(Registry[Format]):
+    """Formats by name. A class registers itself with ``@FORMATS.register("name")``; an instance of it is kept."""
+
+    def add(self, name: str, part: Any) -> Any:
+        form = part() if isinstance(part, type) else part
+        for other, known in self.items():
+            both = set(known.suffixes) & set(form.suffixes)
+            if other != name and both and set(known.holds) & set(form.holds):
+                raise ValueError(f"the format {other!r} has the suffix {min(both)}; choose another suffix")
+        super().add(name, form)
+        return part
+
+
+FORMATS = Formats("format", "format")
 
 
 def suffixes(kind: Kind | None = None) -> list[str]:
@@ -190,3 +203,4 @@ def new_file(out: Path) -> Iterator[Path]:
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+FORMATS.seal()

@@ -13,6 +13,7 @@ from ikno.data.formats import FORMATS, Columns, DataFile, Filled, Format, Kind, 
 Group = tuple[Columns, Mapping[str, float]]
 
 
+@FORMATS.register("netcdf")
 class NetCDF(Format):
     """Arrays that are read where they are indexed, and written to the disk part by part."""
 
@@ -45,6 +46,7 @@ class NetCDF(Format):
         arrays.update({name: np.memmap(out, np.float32, "r", places[name], tuple(shapes[name])) for name in shapes})
 
 
+@FORMATS.register("groups")
 class Groups(NetCDF):
     """A group of arrays and numbers per sample."""
 
@@ -60,6 +62,3 @@ def write_groups(path: Path, samples: Iterable[Group], attributes: Mapping[str, 
             for name, values in columns.items():
                 group.create_dataset(name, data=values)
             group.attrs.update(numbers)
-
-
-FORMATS.update(netcdf=NetCDF(), groups=Groups())

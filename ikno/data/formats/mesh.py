@@ -31,6 +31,7 @@ SECONDS, SECONDS_PER_MB = 60.0, 2.0
 MEMORY, MEMORY_PER_BYTE = 4 << 30, 60
 
 
+@FORMATS.register("mesh")
 class Meshes(Format):
     """Files of VTK, Gmsh, and surfaces without values."""
 
@@ -169,6 +170,3 @@ def _check_xml(path: Path) -> None:
             if re.search(rb"<!(DOCTYPE|ENTITY)", rest + block, re.IGNORECASE):
                 raise UserError(f"{path}: XML with a DOCTYPE or entities is not read; mesh files need none, remove it")
             rest = block[-16:]
-
-
-FORMATS["mesh"] = Meshes()

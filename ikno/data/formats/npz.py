@@ -14,6 +14,7 @@ from ikno.errors import UserError
 SMALL = 1 << 28  # bytes: arrays that always fit
 
 
+@FORMATS.register("npz")
 class Npz(TableFormat):
     """Arrays of all samples, or the columns x, y(, z), ... of one."""
 
@@ -46,6 +47,7 @@ class Npz(TableFormat):
             self.write(partial, {**arrays, **known, **{k: np.array(v) for k, v in notes.items()}})
 
 
+@FORMATS.register("npy")
 class Npy(Format):
     """One array, as a memory map: only what is used is read."""
 
@@ -54,6 +56,3 @@ class Npy(Format):
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile:
         with readable(path, "npy"):
             return DataFile(path, {"the array": np.lib.format.open_memmap(path, mode="r")})
-
-
-FORMATS.update(npz=Npz(), npy=Npy())

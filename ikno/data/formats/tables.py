@@ -19,11 +19,19 @@ class TableFormat(Format):
 
     @abstractmethod
     def read(self, path: Path) -> Columns:
-        """Return all arrays of a file by name, numbers or text."""
+        """Return all arrays of a file by name: numbers, or text (dtype U), which a copy keeps to the digit.
+
+        Points are columns named x, y(, z). Raise a UserError for repeated names and rows of another length; other
+        errors become "not a readable file".
+        """
 
     @abstractmethod
     def write(self, path: Path, columns: Columns) -> None:
-        """Write such arrays."""
+        """Write such arrays as they are in their source, numbers or text.
+
+        A format that holds no ``arrays`` gets columns of one length only. Raise a UserError for names or texts that it
+        cannot hold.
+        """
 
     def open(self, path: Path, kind: Kind | None = None, result: str | None = None) -> DataFile | Mesh:
         with readable(path, self.suffixes[0].removeprefix(".")):
@@ -33,7 +41,7 @@ class TableFormat(Format):
             return DataFile(path, columns)
         able = [s for f in FORMATS.values() if isinstance(f, TableFormat) for s in f.suffixes]
         if result is not None and result not in able:
-            raise UserError(f"{path}: a {result} file cannot be made from it; name the result {' or '.join(able)}")
+            raise UserError(f"{path}: a {result} file cannot be made from it; name the result {', '.join(able)}")
         return Table(path, columns)
 
 
@@ -65,10 +73,14 @@ class Table(Mesh):
     def write(self, out: Path, arrays: Mapping[str, Float[np.ndarray, "points"]]) -> None:
         form = format_of(out)
         assert isinstance(form, TableFormat)
+        odd = [name for name, column in self.columns.items() if column.shape != self.points.shape[:1]]
+        if odd and "arrays" not in form.holds:
+            raise UserError(f"{out}: {odd[0]!r} of {self.path} is no column; name the result .npz")
         with new_file(out) as partial:
             form.write(partial, {**self.columns, **arrays})
 
 
+@FORMATS.register("csv")
 class Csv(TableFormat):
     """csv files with a header."""
 
@@ -87,14 +99,8 @@ class Csv(TableFormat):
         return {name: np.array([row[k] for row in rows], dtype="U") for k, name in enumerate(names)}
 
     def write(self, path: Path, columns: Columns) -> None:
-        odd = [name for name, column in columns.items() if column.ndim != 1 or column.shape != columns["x"].shape]
-        if odd:
-            raise UserError(f"the array {odd[0]!r} is no column; name the result .npz")
         texts = [c.tolist() if c.dtype.kind == "U" else [str(v) for v in c] for c in columns.values()]
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(columns)
             table.writerows(zip(*texts, strict=True))
-
-
-FORMATS["csv"] = Csv()
